@@ -101,8 +101,9 @@ def wide(problem: NormalProblem) -> bool:
 
 
 def sdpa(backend: SDPBackend, operands: list[torch.Tensor], causal: bool) -> torch.Tensor:
+    shared = operands[0].shape[1] != operands[1].shape[1]
     with sdpa_kernel(backend):
-        return scaled_dot_product_attention(*operands, is_causal=causal)
+        return scaled_dot_product_attention(*operands, is_causal=causal, enable_gqa=shared)
 
 
 def measure(case: tuple[int, int, int, int], causal: bool, fp8: bool, configs: list[Schedule]) -> dict[str, Any]:

@@ -38,8 +38,11 @@ from kgen.ops.attention_gradient import AttentionGradientOnePass
 from kgen.runtime.call import any_order_pays
 from kgen.runtime.operator import KernelOperator
 
-#: Columns of a head, rows, batch, heads: 16k tokens in all.
-PROBLEMS = tuple((d, n, 16384 // n, 16) for d in (128, 64) for n in (16384, 4096, 1024, 2048, 512))
+#: Columns of a head, rows, batch, heads of keys and how many of queries share one: 16k tokens in all; and a model's of fewer.
+PROBLEMS = (
+    *((d, n, 16384 // n, 16, 1) for d in (128, 64) for n in (16384, 4096, 1024, 2048, 512)),
+    *((128, n, batch, 8, 4) for n, batch in ((4096, 1), (8192, 1), (2048, 4))),
+)
 #: Of configs in one pass: fields besides the default's.
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "one pass, ping-pong, 2 stages": {"pingpong": True, "stages": 2},
@@ -51,7 +54,7 @@ TURNS, TURN_SECONDS = 5, 8e-3
 #: The largest difference from FlashAttention-2's, of what gradients are at most.
 DIFFERENCE = 4e-3
 
-Case = tuple[int, int, int, int]
+Case = tuple[int, int, int, int, int]
 Tensors = dict[str, torch.Tensor]
 
 
@@ -64,8 +67,8 @@ def graphs_of(causal: bool) -> tuple[Graph, Graph, Graph]:
 
 
 def sizes_of(case: Case) -> dict[str, Any]:
-    d, n, batch, heads = case
-    return {"...": (batch, heads), "G": 1, "M": n, "N": n, "D": d, "E": d}
+    d, n, batch, heads, group = case
+    return {"...": (batch, heads), "G": group, "M": n, "N": n, "D": d, "E": d}
 
 
 def variants(case: Case, causal: bool, target: Target) -> dict[str, Schedule]:
@@ -100,8 +103,9 @@ def run_all(graph: Graph, given: Tensors, numbers: Mapping[str, float], config: 
 
 def participants(case: Case, causal: bool, device: str, configs: Mapping[str, Schedule]) -> dict[str, Any]:
     """Calls by name; each gives the gradients of q, k and v."""
-    d, n, batch, heads = case
-    inputs = [torch.randn(batch, heads, n, d, device=device, dtype=torch.float16, requires_grad=True) for _ in range(3)]
+    d, n, batch, heads, group = case
+    shapes = [(batch, count, n, d) for count in (heads * group, heads, heads)]
+    inputs = [torch.randn(shape, device=device, dtype=torch.float16, requires_grad=True) for shape in shapes]
     seed = torch.randn_like(inputs[0])
     calls: dict[str, Any] = {}
     for name, backend in BACKENDS.items():
@@ -110,12 +114,12 @@ def participants(case: Case, causal: bool, device: str, configs: Mapping[str, Sc
             calls[name] = lambda out=out: torch.autograd.grad(out, inputs, seed, retain_graph=True)
     whole, ordered, any_order = graphs_of(causal)
     numbers = {"scale": d**-0.5}
-    given = {name: x.detach().unsqueeze(2) for name, x in zip("qkv", inputs)}
-    given = run_all(whole, given, numbers)() | {"grad_out": seed.unsqueeze(2)}
+    given = {name: x.detach().unflatten(1, (heads, -1)) for name, x in zip("qkv", inputs)}
+    given = run_all(whole, given, numbers)() | {"grad_out": seed.unflatten(1, (heads, -1))}
     runs = {"ordered": run_all(ordered, given, numbers)}
     runs |= {name: run_all(any_order, given, numbers, config) for name, config in configs.items()}
     for name, run in runs.items():
-        calls[name] = lambda run=run: [made[f"grad_{x}"].squeeze(2) for made in (run(),) for x in "qkv"]
+        calls[name] = lambda run=run: [made[f"grad_{x}"].flatten(1, 2) for made in (run(),) for x in "qkv"]
     return calls
 
 
@@ -127,7 +131,7 @@ def errors(found: Any, expected: Any) -> list[float]:
 
 def measure(case: Case, causal: bool, configs: Mapping[str, Schedule], chosen: str) -> dict[str, Any]:
     """TFLOP/s by participant, and how far kgen's gradients are from FlashAttention's."""
-    d, n, batch, heads = case
+    d, n, batch, heads, group = case
     calls = participants(case, causal, "cuda", configs)
     expected, differences = calls["flash"](), {}
     for name in list(calls):
@@ -140,7 +144,7 @@ def measure(case: Case, causal: bool, configs: Mapping[str, Schedule], chosen: s
         if name not in BACKENDS and not max(differences[name]) < DIFFERENCE:
             print(f"WRONG by {differences[name]}: {name}", flush=True)
             del calls[name]
-    work = 10 * batch * heads * n * n * d / (2 if causal else 1)
+    work = 10 * batch * heads * group * n * n * d / (2 if causal else 1)
     count = max(3, int(TURN_SECONDS / (work / 4e14)))
     for call in calls.values():
         timed(call, 2)
@@ -166,9 +170,9 @@ def table(rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row["tflops"]))
     print("share of cuDNN".ljust(34), *(name.rjust(len(name)) for name in names), sep="  ")
     for row in rows:
-        d, n, *_ = row["case"]
+        d, n, *_, group = row["case"]
         rates = row["tflops"]
-        title = f"d {d} n {n} {'causal' if row['causal'] else 'full'} ({rates['cudnn']:.0f})"
+        title = f"d {d} n {n}{f' / {group}' if group > 1 else ''} {'causal' if row['causal'] else 'full'} ({rates['cudnn']:.0f})"
         shares = [f"{rates[name] / rates['cudnn']:.3f}" if name in rates else "-" for name in names]
         print(f"{title} {row['chosen']}".ljust(34), *(s.rjust(len(name)) for s, name in zip(shares, names)), sep="  ")
     for name in names:

@@ -149,8 +149,10 @@ template <int Rows, int Depth, int Consumers>
 struct BlockSums {
   static_assert(Rows == 64 || Rows == Consumers * 64, "a consumer has 64 rows");
   static constexpr int THREADS = Consumers * 128, WIDTH = Rows == 64 ? Depth / Consumers : Depth;
+  static constexpr int BARRIER = Consumers + 1;
   static constexpr int COUNT = WIDTH / 2;  // accumulators of a thread
   static constexpr int WARP = 32 * COUNT;  // those of a warp
+  static constexpr int TOGETHER = 2;       // blocks that are finished at a time
   float* sums;
 
   static __device__ __forceinline__ int first_row(int consumer) { return Rows == 64 ? 0 : consumer * 64; }
@@ -171,42 +173,84 @@ struct BlockSums {
     }
   }
 
-  // By all consumers, when each has added all that it adds: whether this thread block is the last of `blocks` that
-  // share `arrivals`, 0 before the launch and after it. That one sees the sums of all. `flag` is shared memory.
-  static __device__ __forceinline__ bool is_last(int* arrivals, int blocks, int* flag, int thread) {
-    __threadfence();
-    ptx::named_barrier_sync<Consumers + 1, THREADS>();
-    if (thread == 0) *flag = atomicAdd(arrivals, 1) == blocks - 1;
-    ptx::named_barrier_sync<Consumers + 1, THREADS>();
-    if (!*flag) return false;
-    if (thread == 0) *arrivals = 0;
-    __threadfence();
-    return true;
-  }
-
-  // By all consumers: `store(pair, row, column)` gets all of `blocks` blocks from `place` on, two neighbouring columns
-  // at a time, and the sums become 0.
+  // By all consumers: `store(pair, row, column)` gets TOGETHER of the `blocks` blocks from `place` on, the `first` and
+  // the next, two neighbouring columns at a time, and the sums become 0.
   template <typename Store>
-  __device__ __forceinline__ void finish(int place, int blocks, int thread, const Store& store) const {
-    constexpr int TOGETHER = 2, LOADS = COUNT / 4;  // blocks whose loads are under way; a thread's of a block
+  __device__ __forceinline__ void finish(int place, int first, int blocks, int thread, const Store& store) const {
+    constexpr int LOADS = COUNT / 4;  // a thread's of a block
     const int consumer = thread / 128, warp = thread / 32, lane = thread % 32;
     const int row = first_row(consumer) + warp % 4 * 16 + lane / 4, column = first_column(consumer) + lane % 4 * 2;
-#pragma unroll 1
-    for (int first = 0; first < blocks; first += TOGETHER) {
-      float4 four[TOGETHER * LOADS];
-      const auto each = [&](const auto& take) {
+    float4 four[TOGETHER * LOADS];
+    const auto each = [&](const auto& take) {
 #pragma unroll
-        for (int i = 0; i < TOGETHER * LOADS; ++i) {
-          const int block = min(first + i / LOADS, blocks - 1);  // the last one again, where there is no other
-          take(i, reinterpret_cast<float4*>(at(place + block, warp)) + lane + i % LOADS * 32, block * Rows + row);
-        }
-      };
-      each([&](int i, const float4* from, int) { four[i] = __ldcg(from); });
-      each([&](int i, float4* to, int above) {
-        __stcg(to, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-        store({four[i].x, four[i].y}, above, column + i % LOADS * 8);
-        store({four[i].z, four[i].w}, above + 8, column + i % LOADS * 8);
-      });
-    }
+      for (int i = 0; i < TOGETHER * LOADS; ++i) {
+        const int block = min(first + i / LOADS, blocks - 1);  // the last one again, where there is no other
+        take(i, reinterpret_cast<float4*>(at(place + block, warp)) + lane + i % LOADS * 32, block * Rows + row);
+      }
+    };
+    each([&](int i, const float4* from, int) { four[i] = __ldcg(from); });
+    each([&](int i, float4* to, int above) {
+      __stcg(to, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+      store({four[i].x, four[i].y}, above, column + i % LOADS * 8);
+      store({four[i].z, four[i].w}, above + 8, column + i % LOADS * 8);
+    });
+  }
+};
+
+//: FinishTogether
+// When all blocks of a head have added to its sums, these are finished in parts: by those that ended when all blocks of
+// the launch had started, which wait for the others, and where there are none by the last one. `counters` are two for
+// each of the launch's heads and two more, all 0 before the launch and after it. THREADS threads of a block take part,
+// by named barrier Barrier.
+template <int Barrier, int THREADS>
+struct FinishTogether {
+  enum { LEAVES, ALONE, TOGETHER };
+  static constexpr int WAITER = 1 << 23;  // what one adds besides to the arrivals, which are fewer
+  int *arrivals, *claims, *started, *finished;
+  int heads;
+
+  __device__ __forceinline__ FinishTogether(int* counters, int head, int heads)
+      : arrivals(counters + head),
+        claims(counters + heads + head),
+        started(counters + 2 * heads),
+        finished(started + 1),
+        heads(heads) {}
+
+  // By the first thread, when the counters are the launch's.
+  __device__ __forceinline__ void start() const { atomicAdd(started, 1); }
+
+  // By the first thread, some time before the end: whether its block is to wait for the others.
+  __device__ __forceinline__ bool all_started() const {
+    return ptx::load_acquire(started) == static_cast<int>(gridDim.x);
+  }
+
+  // `finish(part)` for some of `parts`, once `blocks` blocks of the head are here. `waits` is the first thread's,
+  // `flag` shared memory.
+  template <typename Finish>
+  __device__ __forceinline__ void run(bool waits, int blocks, int parts, int* flag, int thread,
+                                      const Finish& finish) const {
+    const auto told = [&](const auto& ask) {
+      ptx::named_barrier_sync<Barrier, THREADS>();
+      if (thread == 0) *flag = ask();
+      ptx::named_barrier_sync<Barrier, THREADS>();
+      return *flag;
+    };
+    int there = 0;  // the first thread's: arrivals
+    __threadfence();
+    const int how = told([&] {
+      there = ptx::atomic_add_release(arrivals, waits ? 1 + WAITER : 1);
+      if (!waits) return there == blocks - 1 ? ALONE : LEAVES;
+      while ((there = ptx::load_acquire(arrivals)) % WAITER < blocks) __nanosleep(100);
+      return TOGETHER;
+    });
+    if (how == LEAVES) return;
+    __threadfence();
+    int part = 0;
+    const auto next = [&] { return how == ALONE ? part + 1 : told([&] { return atomicAdd(claims, 1); }); };
+    for (part = how == ALONE ? 0 : next(); part < parts; part = next()) finish(part);
+    // Of those that waited each has claimed one part that is not there.
+    if (thread > 0 || (how == TOGETHER && part - parts < there / WAITER - 1)) return;
+    *arrivals = *claims = 0;
+    if (ptx::atomic_add_release(finished, 1) == heads - 1) *started = *finished = 0;
   }
 };

@@ -216,7 +216,7 @@ class AttentionGradientOnePass(GradientSchedule):
                 *maps,
                 Pointer("across", made.dtype, s.across.operand.name, "out"),
                 Pointer("sums_of_columns", f32, "", "counters", places * (self.BC * row_depths[across])),
-                Pointer("arrivals", i32, "", "counters", of_all_heads(1, s.own)),
+                Pointer("counters", i32, "", "counters", 2 * of_all_heads(1, s.own) + 2),
                 *parameters(problem),
                 Integer("across_depth", Dim("a0_depth")),
                 Integer("across_row", Dim("a0_row"), 64),

@@ -111,6 +111,21 @@ __device__ __forceinline__ unsigned smem_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// Loads a flag that another block stores with store_release or adds to with atomic_add_release: what it wrote before is
+// then seen.
+__device__ __forceinline__ int load_acquire(const int* p) {
+  int v;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+// Adds to a flag after all that this thread wrote before, and returns what it was.
+__device__ __forceinline__ int atomic_add_release(int* p, int v) {
+  int before;
+  asm volatile("atom.add.release.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  return before;
+}
+
 // How the accelerator sees a tensor: address, sizes, strides, box, swizzle, as cuTensorMapEncodeTiled writes them. A
 // kernel parameter, `const __grid_constant__`.
 struct alignas(64) TensorMap {
@@ -469,8 +484,10 @@ template <int Rows, int Depth, int Consumers>
 struct BlockSums {
   static_assert(Rows == 64 || Rows == Consumers * 64, "a consumer has 64 rows");
   static constexpr int THREADS = Consumers * 128, WIDTH = Rows == 64 ? Depth / Consumers : Depth;
+  static constexpr int BARRIER = Consumers + 1;
   static constexpr int COUNT = WIDTH / 2;  // accumulators of a thread
   static constexpr int WARP = 32 * COUNT;  // those of a warp
+  static constexpr int TOGETHER = 2;       // blocks that are finished at a time
   float* sums;
 
   static __device__ __forceinline__ int first_row(int consumer) { return Rows == 64 ? 0 : consumer * 64; }
@@ -491,43 +508,84 @@ struct BlockSums {
     }
   }
 
-  // By all consumers, when each has added all that it adds: whether this thread block is the last of `blocks` that
-  // share `arrivals`, 0 before the launch and after it. That one sees the sums of all. `flag` is shared memory.
-  static __device__ __forceinline__ bool is_last(int* arrivals, int blocks, int* flag, int thread) {
-    __threadfence();
-    ptx::named_barrier_sync<Consumers + 1, THREADS>();
-    if (thread == 0) *flag = atomicAdd(arrivals, 1) == blocks - 1;
-    ptx::named_barrier_sync<Consumers + 1, THREADS>();
-    if (!*flag) return false;
-    if (thread == 0) *arrivals = 0;
-    __threadfence();
-    return true;
-  }
-
-  // By all consumers: `store(pair, row, column)` gets all of `blocks` blocks from `place` on, two neighbouring columns
-  // at a time, and the sums become 0.
+  // By all consumers: `store(pair, row, column)` gets TOGETHER of the `blocks` blocks from `place` on, the `first` and
+  // the next, two neighbouring columns at a time, and the sums become 0.
   template <typename Store>
-  __device__ __forceinline__ void finish(int place, int blocks, int thread, const Store& store) const {
-    constexpr int TOGETHER = 2, LOADS = COUNT / 4;  // blocks whose loads are under way; a thread's of a block
+  __device__ __forceinline__ void finish(int place, int first, int blocks, int thread, const Store& store) const {
+    constexpr int LOADS = COUNT / 4;  // a thread's of a block
     const int consumer = thread / 128, warp = thread / 32, lane = thread % 32;
     const int row = first_row(consumer) + warp % 4 * 16 + lane / 4, column = first_column(consumer) + lane % 4 * 2;
-#pragma unroll 1
-    for (int first = 0; first < blocks; first += TOGETHER) {
-      float4 four[TOGETHER * LOADS];
-      const auto each = [&](const auto& take) {
+    float4 four[TOGETHER * LOADS];
+    const auto each = [&](const auto& take) {
 #pragma unroll
-        for (int i = 0; i < TOGETHER * LOADS; ++i) {
-          const int block = min(first + i / LOADS, blocks - 1);  // the last one again, where there is no other
-          take(i, reinterpret_cast<float4*>(at(place + block, warp)) + lane + i % LOADS * 32, block * Rows + row);
-        }
-      };
-      each([&](int i, const float4* from, int) { four[i] = __ldcg(from); });
-      each([&](int i, float4* to, int above) {
-        __stcg(to, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-        store({four[i].x, four[i].y}, above, column + i % LOADS * 8);
-        store({four[i].z, four[i].w}, above + 8, column + i % LOADS * 8);
-      });
-    }
+      for (int i = 0; i < TOGETHER * LOADS; ++i) {
+        const int block = min(first + i / LOADS, blocks - 1);  // the last one again, where there is no other
+        take(i, reinterpret_cast<float4*>(at(place + block, warp)) + lane + i % LOADS * 32, block * Rows + row);
+      }
+    };
+    each([&](int i, const float4* from, int) { four[i] = __ldcg(from); });
+    each([&](int i, float4* to, int above) {
+      __stcg(to, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+      store({four[i].x, four[i].y}, above, column + i % LOADS * 8);
+      store({four[i].z, four[i].w}, above + 8, column + i % LOADS * 8);
+    });
+  }
+};
+
+// When all blocks of a head have added to its sums, these are finished in parts: by those that ended when all blocks of
+// the launch had started, which wait for the others, and where there are none by the last one. `counters` are two for
+// each of the launch's heads and two more, all 0 before the launch and after it. THREADS threads of a block take part,
+// by named barrier Barrier.
+template <int Barrier, int THREADS>
+struct FinishTogether {
+  enum { LEAVES, ALONE, TOGETHER };
+  static constexpr int WAITER = 1 << 23;  // what one adds besides to the arrivals, which are fewer
+  int *arrivals, *claims, *started, *finished;
+  int heads;
+
+  __device__ __forceinline__ FinishTogether(int* counters, int head, int heads)
+      : arrivals(counters + head),
+        claims(counters + heads + head),
+        started(counters + 2 * heads),
+        finished(started + 1),
+        heads(heads) {}
+
+  // By the first thread, when the counters are the launch's.
+  __device__ __forceinline__ void start() const { atomicAdd(started, 1); }
+
+  // By the first thread, some time before the end: whether its block is to wait for the others.
+  __device__ __forceinline__ bool all_started() const {
+    return ptx::load_acquire(started) == static_cast<int>(gridDim.x);
+  }
+
+  // `finish(part)` for some of `parts`, once `blocks` blocks of the head are here. `waits` is the first thread's,
+  // `flag` shared memory.
+  template <typename Finish>
+  __device__ __forceinline__ void run(bool waits, int blocks, int parts, int* flag, int thread,
+                                      const Finish& finish) const {
+    const auto told = [&](const auto& ask) {
+      ptx::named_barrier_sync<Barrier, THREADS>();
+      if (thread == 0) *flag = ask();
+      ptx::named_barrier_sync<Barrier, THREADS>();
+      return *flag;
+    };
+    int there = 0;  // the first thread's: arrivals
+    __threadfence();
+    const int how = told([&] {
+      there = ptx::atomic_add_release(arrivals, waits ? 1 + WAITER : 1);
+      if (!waits) return there == blocks - 1 ? ALONE : LEAVES;
+      while ((there = ptx::load_acquire(arrivals)) % WAITER < blocks) __nanosleep(100);
+      return TOGETHER;
+    });
+    if (how == LEAVES) return;
+    __threadfence();
+    int part = 0;
+    const auto next = [&] { return how == ALONE ? part + 1 : told([&] { return atomicAdd(claims, 1); }); };
+    for (part = how == ALONE ? 0 : next(); part < parts; part = next()) finish(part);
+    // Of those that waited each has claimed one part that is not there.
+    if (thread > 0 || (how == TOGETHER && part - parts < there / WAITER - 1)) return;
+    *arrivals = *claims = 0;
+    if (ptx::atomic_add_release(finished, 1) == heads - 1) *started = *finished = 0;
   }
 };
 
@@ -916,12 +974,12 @@ struct RowTile {
   int batch[2];
 };
 
-#line 920 "attention_full_train_grad_unordered_2.cu"
+#line 978 "attention_full_train_grad_unordered_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_grad_unordered_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,
     const __grid_constant__ ptx::TensorMap map_o0, const __grid_constant__ ptx::TensorMap map_o1, __half* across,
-    float* sums_of_columns, int* arrivals, const float* sum, const float* sum_1, const float* where, int M, int N,
+    float* sums_of_columns, int* counters, const float* sum, const float* sum_1, const float* where, int M, int N,
     int batches0, int batches1, long long sum_s0, long long sum_s1, long long sum_s2, long long sum_s3,
     long long sum_1_s0, long long sum_1_s1, long long sum_1_s2, long long sum_1_s3, long long where_s0,
     long long where_s1, long long where_s2, long long where_s3, float scale, int across_depth, long long across_row,
@@ -952,7 +1010,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
 
   const int tiles = (M + BR - 1) / BR, column_blocks = (N + BC - 1) / BC;
   int2 at = RowTiles::of(blockIdx.x, tiles, batches0);
-  int* const arrivals_of_head = arrivals + at.y;
+  const FinishTogether<Sums::BARRIER, Sums::THREADS> together(counters, at.y, batches0);
   RowTile tile{at.x * BR, 0};
   tile.batch[0] = at.y;
   [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
@@ -1016,6 +1074,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
     Registers::consumer();
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
+    if (threadIdx.x == 128) together.start();
     RegisterWeights<__half, BC, 16> rounded[2];
     const auto take = [&](const auto& weights, int c) {  // a pair whose second is element c
 #pragma unroll
@@ -1138,6 +1197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
       OnePassGradient<SCORES, BC / 2, Sums::COUNT>::run(step_count, order_barrier, thread, inner, weigh, give, cross,
                                                         outer, take_back, add, release);
     }
+    const bool waits = threadIdx.x == 128 && together.all_started();
     // Results leave through the place of the warpgroup's own rows of a tile that no other reads, of which a stage has
     // the first 64 columns.
     {
@@ -1168,26 +1228,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
       store(sums1, evaluate, tile, consumer * 64);
       store.drain();
     }
-    // The last tile of a head finishes the sums of all queries that have it, those that no tile sees too.
-    if (block_sums.is_last(arrivals_of_head, tiles, reinterpret_cast<int*>(shared), threadIdx.x - 128)) {
-      const float factor = [&] {
-        float value;
-        factor2(scale, value);
-        return value;
-      }();
-      for (int member = 0; member < batches1; ++member) {
-        tile.batch[1] = member;
-        block_sums.finish(place_of(0), column_blocks, threadIdx.x - 128,
-                          [&](const float (&found)[2], int row, int column) {
-                            if (row >= N || column >= across_depth) return;
-                            Vector<__half, 2> pair;
-                            pair[0] = static_cast<__half>(found[0] * factor);
-                            pair[1] = static_cast<__half>(found[1] * factor);
-                            store_vector<2>(across + steps(tile.batch[0], across_b0) + steps(tile.batch[1], across_b1) +
-                                                steps(row, across_row) + column,
-                                            pair);
-                          });
-      }
-    }
+    // The sums of all queries, those that no tile sees too.
+    const int parts = (column_blocks + Sums::TOGETHER - 1) / Sums::TOGETHER;
+    const float factor = [&] {
+      float value;
+      factor2(scale, value);
+      return value;
+    }();
+    together.run(waits, tiles, batches1 * parts, reinterpret_cast<int*>(shared), threadIdx.x - 128, [&](int part) {
+      tile.batch[1] = part / parts;
+      block_sums.finish(place_of(0), part % parts * Sums::TOGETHER, column_blocks, threadIdx.x - 128,
+                        [&](const float (&found)[2], int row, int column) {
+                          if (row >= N || column >= across_depth) return;
+                          Vector<__half, 2> pair;
+                          pair[0] = static_cast<__half>(found[0] * factor);
+                          pair[1] = static_cast<__half>(found[1] * factor);
+                          store_vector<2>(across + steps(tile.batch[0], across_b0) + steps(tile.batch[1], across_b1) +
+                                              steps(row, across_row) + column,
+                                          pair);
+                        });
+    });
   }
 }
