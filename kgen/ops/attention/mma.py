@@ -42,9 +42,11 @@ class MmaConstants(Constants, model="attention_mma"):
     start: float
     products: float  # the share of the tensor cores' rate that is reached
     exponentials: float  # of a score, in exponentials: 16 a clock and SM; those that products do not hide
+    beside: float  # clocks of a scheduler that a warp takes for a step, beside its products and exponentials
+    copying: float  # and for each of its threads' copies of 16 bytes, where several warps take turns
     step: float  # what a block of one stage waits for its tiles
     block: float  # what a block takes before its first step and after its last
-    bounded: float  # steps that a mask which bounds a side adds to half of the columns'
+    bounded: float  # steps that a mask which bounds a side adds to half of the columns and of the square that it cuts
     warp: float  # clocks that a warp takes for each of its products of 16 x 8 x 16, alone, with all that goes with them
     turn: float  # and for a step beside them
     issue: float  # clocks that a warp takes for each of its threads' copies of 16 bytes
@@ -259,8 +261,10 @@ class AttentionMma(DecodeSchedule):
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
-        copied, steps = self.BC * (h.D + min(h.E, width)) * 2, self.steps(problem, k.bounded)
+        copied, steps = self.BC * (h.D + min(h.E, width)) * 2, self.steps(problem, self.cut(problem) + k.bounded)
         copies = copied / (16 * self.BR * 2)  # of 16 bytes, by each thread
+        warps = self.BR // 16
+        busy = products + exponentials + warps / 4 * (k.beside + k.copying * copies) / target.clock_hz
         alone = (k.warp * self.BC * (depth + width) / 128 + k.turn + k.issue * copies) / target.clock_hz
         # What other tiles have read is in L2.
         tiles = self.tiles(h) * self.slices * vector.ceil_div(h.N, self.BC)
@@ -269,11 +273,11 @@ class AttentionMma(DecodeSchedule):
 
         def step(together: Vector) -> Vector:
             """Of a block, of so many on an SM."""
-            computing = maximum(products + exponentials, alone / together) + k.step / self.stages / together
+            computing = maximum(busy, alone / together) + k.step / self.stages / together
             in_flight = together * (self.stages - 0.5) * copied
             return maximum(computing, reading, copied / minimum(k.copy * target.clock_hz, in_flight / k.latency))
 
-        warps, blocks = self.BR // 16, self.rounds(problem, target.sm_count / (self.splits * self.slices))
+        blocks = self.rounds(problem, target.sm_count / (self.splits * self.slices))
         resident = target.shared_per_sm // (self.smem_bytes(problem) + RESERVED_SHARED)
         resident = minimum(maximum(1, resident), maximum(1, 2 * _WARPS // warps))
         whole = blocks // resident * resident

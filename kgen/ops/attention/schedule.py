@@ -11,7 +11,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, f16
-from kgen.dsl.vector import Vector, ceil, maximum, where
+from kgen.dsl.vector import Vector, ceil, maximum, minimum, where
 from kgen.ops.attention.problem import WIDEST, Heads, describe, found, matches
 from kgen.ops.attention.tensor_maps import by_tma
 from kgen.ops.attention.text import beside_symbols, mask_bounds
@@ -109,13 +109,17 @@ class AttentionSchedule(Schedule):
         """The launch's blocks over the symbols: tiles of rows of all heads."""
         return of_all_heads(ceil_div(Dim("M"), self.BR), h.batch)
 
-    def steps(self, problem: Problem, bounded: float) -> Vector:
+    def steps(self, problem: Problem, more: Vector) -> Vector:
         """Blocks of columns of a tile of rows: a bound on one side leaves half of them, of few rows that end with the columns
-        nearly all, and `bounded` more.
+        nearly all, and `more`.
         """
         b, h = mask_bounds(problem), describe(problem)
         sides, left = bool(b.lower) + bool(b.upper), 1 - 0.5 * min(1.0, h.M / max(1, h.N))
-        return maximum(1.0, vector.ceil_div(h.N, self.BC) * left**sides + sides * bounded)
+        return maximum(1.0, vector.ceil_div(h.N, self.BC) * left**sides + sides * more)
+
+    def cut(self, problem: Problem) -> Vector:
+        """Half of the square of a tile's rows that a bound cuts, in blocks of columns."""
+        return minimum(self.BR, describe(problem).M) / (2 * self.BC)
 
     def rounds(self, problem: Problem, at_once: Vector) -> Vector:
         """How many tiles of rows a multiprocessor has one after another, of as many at once, handed out by the hardware."""

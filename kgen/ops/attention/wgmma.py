@@ -29,6 +29,9 @@ from kgen.ops.attention.tensor_maps import atom_bytes, by_tma, head_axes, head_c
 from kgen.ops.attention.text import AttentionText, adds_numbers, attention_text, parameters
 from kgen.tuning_db.machines import constants
 
+#: Rows up to which tiles under a mask have so few steps that two blocks of an SM, which hide each other's ends, were 13 to 21%
+#: faster where heads have 64 columns (1024 rows), and were not (2048).
+_FEW_STEPS = 1536
 #: Registers a thread that accumulators and weights may take, by the number of consumer warpgroups.
 _REGISTERS = {1: 216, 2: 196, 3: 120}
 #: Registers that it takes to draw which weights are dropped.
@@ -52,12 +55,13 @@ class WgmmaConstants(Constants, model="attention_wgmma"):
     pingpong_shown: float
     pipelined_shown: float  # by several warpgroups
     alone_shown: float  # by one
+    pair_shown: float  # the same of two blocks of an SM
     step: float  # of a warpgroup
     single_stage: float  # what waiting for tiles costs of a step
     other_group: float  # what heads side by side cost that are more or fewer than L2 keeps
     tile: float  # of rows, where a block has one
     persistent_tile: float
-    bounded: float  # steps that a mask which bounds a side adds to half of the columns'
+    bounded: float  # steps that a mask which bounds a side adds to half of the columns and of the square that it cuts
     memory: float  # the share of the memory's bandwidth that is reached
     busy: float  # the share of the SMs that reach it together
     latency: float  # from asking memory for a tile until it is there
@@ -225,9 +229,15 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         return h.M * where(self.pack_gqa, h.group, 1) > self.BR - 64
 
     @pruning
-    def pairs_and_clusters_of_few_rows(self, problem: Problem, target: Target) -> bool:
-        """an SM has two blocks, and blocks are a cluster, where heads have rows for one tile alone"""
-        return (self.blocks_per_sm == 1 and not self.cluster) or is_short(describe(problem))
+    def pairs_of_narrow_heads(self, problem: Problem, target: Target) -> bool:
+        """an SM has two blocks where heads have rows for one tile alone, or at most 64 columns: of 128 it was slower"""
+        h = describe(problem)
+        return self.blocks_per_sm == 1 or is_short(h) or max(h.D, h.E) <= 64
+
+    @pruning
+    def clusters_of_few_rows(self, problem: Problem, target: Target) -> bool:
+        """blocks are a cluster where heads have rows for one tile alone"""
+        return not self.cluster or is_short(describe(problem))
 
     @pruning
     @sized
@@ -256,7 +266,14 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
 
         h, ordered = describe(problem), cls.ordered(problem)
         few = h.M * h.heads < 128 * target.sm_count  # rows alone do not fill the GPU
-        return best_of(cls, (few, *ordered.values()), lambda: cls.listed(h, ordered, few), problem, target)
+        short = ordered["order"] != "in_order" and h.M <= _FEW_STEPS and max(h.D, h.E) <= 64
+
+        # Two blocks of an SM by the length of rows: the model tells them from others by a quarter too little.
+        def ranked(config: AttentionWgmma) -> tuple[Vector, Vector]:
+            return (not few) & ((config.blocks_per_sm == 2) != short), config.estimate(problem, target)
+
+        like = (few, *ordered.values())
+        return best_of(cls, like, lambda: cls.listed(h, ordered, few), problem, target, ranked)
 
     @classmethod
     def listed(cls, h: Heads, ordered: Mapping[str, str | int], few: bool) -> list[AttentionWgmma]:
@@ -264,6 +281,8 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         paired = {"order": "paired", "group": 1} if ordered["order"] == "longest_first" else ordered
         one = {"persistent": False, **ordered}
         kinds: list[dict[str, Any]] = [{"persistent": True, **paired}, one]
+        if max(h.D, h.E) <= 64 and not few:
+            kinds.append({"blocks_per_sm": 2, **one})
         if few:
             packs = (False, True) if h.group > 1 else (False,)
             blocks_per_sm, clusters = (
@@ -422,7 +441,7 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         other = (self.order == "longest_first") & (self.group != self.ordered(problem)["group"])
         step = step * where(other, k.other_group, 1.0)
         reached = target.sms_in_clusters(where(self.cluster, self.splits, 1))
-        steps, rounds = self.steps(problem, k.bounded), self.rounds(problem, reached / self.splits)
+        steps, rounds = self.steps(problem, self.cut(problem) + k.bounded), self.rounds(problem, reached / self.splits)
         together = minimum(self.blocks_per_sm, maximum(1.0, rounds))
         # What other tiles have read is in L2.
         copied, tiles = self.BC * (h.D + h.E) * dtype.bytes, maximum(1, self.tiles(h))
@@ -431,7 +450,8 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         reading = fresh * copied * readers / (k.memory * target.bandwidth)
         waiting = fresh * k.latency / ((self.stages - 0.5) * together)
         own = where(self.splits > 1, ceil(steps / self.splits), steps)
-        computing, copying = maximum(longer, step / together), maximum(reading, waiting)
+        two = longer + where(self.blocks_per_sm == 2, k.pair_shown, 0.0) * minimum(products, exponentials)
+        computing, copying = maximum(two, step / together), maximum(reading, waiting)
         block = maximum(own * computing, own * copying + step / together)
         tile = where(self.persistent, k.persistent_tile, k.tile)
         running = rounds * block + maximum(1.0, rounds / together) * tile

@@ -44,7 +44,8 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     start: float  # from a launch to the first instruction of a block
     latency: float  # from a copy's start to its first bytes
     overlap: float  # that a kernel saves by starting while the one before it ends
-    rate: float  # the share of a tensor core's rate that is left under the power limit
+    rate: float  # the share of a tensor core's rate that is left under the power limit, with nothing copied
+    power: float  # of that limit, what an element costs that is copied from L2, in multiplications
     issue: float  # clocks an instruction takes beside its products
     turn: float  # clocks between two stages of a warpgroup, whose instructions are few
     link: float  # clocks of each of these instructions, however narrow
@@ -202,7 +203,8 @@ def _parts(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[Vector,
     rows, columns = config.cluster_shape
     peak = target.tensor_flops.get(rate_class(g.a.operand.dtype, g.accumulate), target.tensor_flops["f16_f32acc"])
     instructions = config.BM // 64 * (config.BK * size // 32)
-    products = config.BM * config.BN * config.BK * (2 * target.sm_count / (peak * k.rate))
+    copied = config.BM / columns + config.BN / rows  # elements of a step of K
+    products = (config.BM * config.BN + k.power * copied) * config.BK * (2 * target.sm_count / (peak * k.rate))
     products = products + instructions * (k.issue / clock)
     touched = (config.BM // 64 * (64 + config.BN) + config.BM + config.BN) * config.BK * size
     copies = config.BN / rows
