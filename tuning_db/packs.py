@@ -117,9 +117,9 @@ def read_pack(path: str | os.PathLike[str]) -> Pack:
         raise DatabaseError(f"pack {where} is malformed: {error}") from error
 
 
-def shipped(gpu: GpuFacts) -> tuple[BestRecord, ...]:
-    """The bests that come with kgen for this model of card; driver and power limit may differ."""
-    return _shipped(gpu).bests
+def shipped(gpu: GpuFacts, digest: str) -> tuple[BestRecord, ...]:
+    """The bests of a graph that come with kgen for this model of card; driver and power limit may differ."""
+    return _shipped(gpu).bests(digest)
 
 
 def shipped_buckets(gpu: GpuFacts) -> tuple[BucketRecord, ...]:
@@ -127,11 +127,30 @@ def shipped_buckets(gpu: GpuFacts) -> tuple[BucketRecord, ...]:
     return _shipped(gpu).buckets
 
 
-@functools.cache
-def _shipped(gpu: GpuFacts) -> Pack:
-    packs = [pack for path in sorted(SHIPPED.glob("*.json")) if (pack := read_pack(path)).gpu.same_card(gpu)]
-    bests = tuple(record for pack in packs for record in pack.bests)
-    return Pack(gpu, bests, tuple(record for pack in packs for record in pack.buckets))
+class _Shipped:
+    """The packs of a card, whose entries become records when their graph is asked for: a first call waits for them."""
+
+    def __init__(self, gpu: GpuFacts) -> None:
+        self._packs = [pack for path in sorted(SHIPPED.glob("*.json")) for pack in _of_card(path, gpu)]
+        self.buckets = tuple(record for pack in self._packs for record in _pack({**pack, "entries": []}).buckets)
+        self._bests: dict[str, tuple[BestRecord, ...]] = {}
+
+    def bests(self, digest: str) -> tuple[BestRecord, ...]:
+        if digest not in self._bests:
+            mine = (
+                {**p, "entries": [e for e in p["entries"] if e["problem"]["digest"] == digest]} for p in self._packs
+            )
+            self._bests[digest] = tuple(record for pack in mine for record in _pack({**pack, "buckets": []}).bests)
+        return self._bests[digest]
+
+
+_shipped = functools.cache(_Shipped)
+
+
+def _of_card(path: Path, gpu: GpuFacts) -> list[dict[str, Any]]:
+    """The pack in a file that comes with kgen, if it is for this card."""
+    pack = json.loads(path.read_bytes())
+    return [pack] if GpuFacts(**pack["gpu"]).same_card(gpu) else []
 
 
 def _pack(pack: object) -> Pack:

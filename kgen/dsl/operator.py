@@ -196,11 +196,12 @@ def left_out(node: Expr, spec: TensorSpec) -> tuple[int, ...]:
 
 
 class Operator:
-    """A traced function. `graph(dtypes)` is its meaning once its dtype variables are chosen.
+    """A traced function. `graph(dtypes)` is its meaning once its dtype variables are chosen; it is traced when graphs are first
+    asked for, so that whoever imports a hundred operators does not wait for them.
 
     `suites` are named lists of sizes (by dimension; a tuple under "..." for the leading ones) where those that its family
-    makes up are not what somebody would run; "default" is what is tuned where no shape is named. DefinitionError where a
-    dimension is missing or unknown there.
+    makes up are not what somebody would run; "default" is what is tuned where no shape is named. DefinitionError, when it is
+    traced, where a dimension is missing or unknown there.
     """
 
     def __init__(
@@ -218,14 +219,8 @@ class Operator:
         self.__doc__ = function.__doc__
         self.function = function
         self._read_signature()
-        self._graphs = {
-            tuple(choice): self._trace(dict(zip(self.variables, choice)))
-            for choice in itertools.product(*(v.choices for v in self.variables))
-        }
         self.suites = dict(suites or {})
-        for suite, problems in self.suites.items():
-            for sizes in problems:
-                self._check_sizes(suite, sizes)
+        self._graphs: tuple[Graph, ...] | None = None
 
     @classmethod
     def of_graphs(
@@ -241,13 +236,23 @@ class Operator:
         made.tensors = {spec.name: Tensor(spec.dtype, spec.shape) for spec in first.inputs}
         made.scalars, made.variables = list(first.scalars), ()
         made.outputs = tuple(Tensor(spec.dtype, spec.shape) for spec in first.outputs)
-        made._graphs = {tuple(s.dtype for s in (*g.inputs, *g.outputs)): g for g in graphs}
+        made._graphs = tuple({tuple(s.dtype for s in (*g.inputs, *g.outputs)): g for g in graphs}.values())
         made.suites = dict(suites)
         return made
 
-    def _check_sizes(self, suite: str, sizes: Mapping[str, int | tuple[int, ...]]) -> None:
+    def _traced(self) -> tuple[Graph, ...]:
+        found = tuple(
+            self._trace(dict(zip(self.variables, choice)))
+            for choice in itertools.product(*(v.choices for v in self.variables))
+        )
+        for suite, problems in self.suites.items():
+            for sizes in problems:
+                self._check_sizes(suite, sizes, found[0])
+        return found
+
+    def _check_sizes(self, suite: str, sizes: Mapping[str, int | tuple[int, ...]], graph: Graph) -> None:
         leading = any(t.shape.leading for t in self.tensors.values())
-        expected = {*self.graphs[0].dims, *(["..."] if leading else [])}
+        expected = {*graph.dims, *(["..."] if leading else [])}
         if set(sizes) != expected:
             raise DefinitionError(
                 f"{self.where}: {self.name}: suite {suite!r} has {dict(sizes)}; expected sizes of {', '.join(sorted(expected))}"
@@ -319,11 +324,13 @@ class Operator:
     @property
     def graphs(self) -> tuple[Graph, ...]:
         """The graph of every choice of dtypes, the first choice first."""
-        return tuple(self._graphs.values())
+        if self._graphs is None:
+            self._graphs = self._traced()
+        return self._graphs
 
     def graph(self, dtypes: Mapping[str, DType]) -> Graph:
         """The graph whose operands have the given dtypes, by operand name; those not named are free (first choice)."""
-        for graph in self._graphs.values():
+        for graph in self.graphs:
             if all(dtypes.get(s.name, s.dtype) is s.dtype for s in (*graph.inputs, *graph.outputs)):
                 return graph
         told = ", ".join(f"{name}: {t}" for name, t in dtypes.items())

@@ -93,7 +93,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     problem = normalised(problem)
     key, gpu = records.problem_key(problem), records.gpu_facts(target)
     within = restriction.within(problem, target)
-    known = [r for r in shipped(gpu) if r.problem.digest == key.digest and r.problem.sizes == key.sizes]
+    known = [record for record in shipped(gpu, key.digest) if record.problem.sizes == key.sizes]
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
         ("shipped", record) for record in known if record.problem.key == key.key
     ]
@@ -110,13 +110,19 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     if bucket is not None:
         return bucket
     modelled = default(problem, target, restriction)
-    shortest = modelled.config.estimate(problem, target)
     for record in nearest(_alike(key.text, known), key.sizes):
         config = usable(record, problem, target, within)
-        same = record.problem.sizes == key.sizes
-        if config and (same or config.estimate(problem, target) <= shortest * _worth(record, key.sizes)):
+        if config and (
+            record.problem.sizes == key.sizes or _is_worth(config, record, modelled.config, problem, target)
+        ):
             return Choice(config, "nearest", record)
     return modelled
+
+
+def _is_worth(config: Schedule, record: BestRecord, modelled: Schedule, problem: NormalProblem, target: Target) -> bool:
+    """Whether the best of another shape may be taken before the default."""
+    shortest = modelled.estimate(problem, target)
+    return bool(config.estimate(problem, target) <= shortest * _worth(record, records.problem_key(problem).sizes))
 
 
 def _worth(record: BestRecord, sizes: Mapping[str, int]) -> float:
@@ -177,7 +183,7 @@ def default(problem: Problem, target: Target, restriction: Restriction = UNRESTR
                 reasons.append(str(error))
     if not found:
         raise ConfigError(f"no config serves {problem} on {target}: {'; '.join(reasons)}")
-    return Choice(min(found, key=lambda config: config.estimate(problem, target)), "default")
+    return Choice(found[0] if len(found) == 1 else min(found, key=lambda c: c.estimate(problem, target)), "default")
 
 
 def _verified(record: BestRecord | None) -> BestRecord | None:

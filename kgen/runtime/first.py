@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from kgen.numerics.reference import native
 from kgen.runtime import call, deferred, dispatch
 from kgen.runtime.dispatch import Choice
 from kgen.runtime.plan import Plan
@@ -81,6 +80,8 @@ class Interim(Plan):
         if is_captured(self.device):  # a graph would keep torch's ops
             self.loaded().run(operands, results, addresses, values)
             return
+        from kgen.numerics.reference import native  # here: most processes have no warm-up
+
         graph = self.problem.graph
         tensors = dict(zip([o.name for o in self.problem.operands], (*operands[: self.inputs], *results)))
         try:

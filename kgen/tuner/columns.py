@@ -21,6 +21,7 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
+from kgen.tuner.kept import kept
 from kgen.tuner.space import Node, Space
 
 Config = TypeVar("Config", bound=Schedule)
@@ -275,8 +276,14 @@ def problem_class(schedule: type[Schedule], problem: NormalProblem, target: Targ
 def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target) -> ProblemClass:
     later = {*schedule.by_class, *schedule.by_size, *schedule.last}
     names = tuple(name for name in schedule.fields if name not in later)
-    space = Space.of_class(schedule.shortlist(problem, target), problem, target)
-    codes = _columns(space.root, [schedule.fields[name].values for name in names])
+    domains = [schedule.fields[name].values for name in names]
+
+    def made() -> bytes:
+        space = Space.of_class(schedule.shortlist(problem, target), problem, target)
+        return _columns(space.root, domains).tobytes()
+
+    of = schedule.class_of(problem), tuple(map(len, domains))
+    codes = np.frombuffer(kept(schedule, of, target, made), _Code).reshape(len(names), -1)
     alike = [names.index(name) for name in schedule.alike]
     own = [(place, name) for place, name in enumerate(names) if name not in schedule.alike]
     found = []

@@ -31,7 +31,7 @@ def store(tmp_path):
 @pytest.fixture(autouse=True)
 def bare(monkeypatch):
     """Nothing comes with kgen but what a test ships."""
-    monkeypatch.setattr(dispatch, "shipped", lambda gpu: ())
+    monkeypatch.setattr(dispatch, "shipped", lambda gpu, digest: ())
 
 
 def ship(monkeypatch, store, gpu=H200):
@@ -40,7 +40,11 @@ def ship(monkeypatch, store, gpu=H200):
     packed = tuple(
         replace(record, trial=replace(record.trial, verified=False)) for record in store.all_best(facts, "measured")
     )
-    monkeypatch.setattr(dispatch, "shipped", lambda asked: packed if asked.same_card(facts) else ())
+
+    def shipped(asked, digest):
+        return tuple(r for r in packed if asked.same_card(facts) and r.problem.digest == digest)
+
+    monkeypatch.setattr(dispatch, "shipped", shipped)
 
 
 @pytest.fixture(autouse=True)
@@ -204,9 +208,9 @@ def test_the_suite_of_products_comes_tuned_for_an_h200(monkeypatch, layouts):
     from kgen.ops.gemm.problem import suites
     from kgen.tuning_db import shipped
 
-    packed = shipped(records.gpu_facts(H200))
-    assert all(records.read_config(record.trial.config) for record in packed)
-    monkeypatch.setattr(dispatch, "shipped", lambda gpu: packed)
+    packed = [shipped(records.gpu_facts(H200), graph.digest) for graph in kgen.hgemm.definition.graphs]
+    assert all(records.read_config(record.trial.config) for found in packed for record in found)
+    monkeypatch.setattr(dispatch, "shipped", shipped)
     for sizes in suites(kgen.hgemm.definition.graphs[0])["gemm"]:
         assert dispatch.choose(kgen.hgemm.problem(sizes, layouts=layouts), H200, None).how != "default", sizes
 
