@@ -167,7 +167,12 @@ def folder(tmp_path: Path, user_file: Path, kgen: Kgen, monkeypatch: pytest.Monk
 
 
 def _everything(folder: Path) -> dict[str, bytes | None]:
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+    """All but what a choice of configs keeps for the next process (`kgen.tuner.kept`), which may be thrown away."""
+    found = {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+    kept = {name for name in found if name.startswith("cache/spaces")}
+    if {name for name in found if name.startswith("cache")} == kept | {"cache"}:
+        kept.add("cache")
+    return {name: content for name, content in found.items() if name not in kept}
 
 
 def _ids(case: object) -> str:
