@@ -186,4 +186,4 @@ def taken(out: Tensor[f32, N]) -> Tensor[f32, N]:
 
 def test_the_results_name_is_no_operands() -> None:
     with pytest.raises(DefinitionError, match="out"):
-        Operator(taken)
+        _ = Operator(taken).graphs
