@@ -236,7 +236,6 @@ struct FinishTogether {
       return *flag;
     };
     int there = 0;  // the first thread's: arrivals
-    __threadfence();
     const int how = told([&] {
       there = ptx::atomic_add_release(arrivals, waits ? 1 + WAITER : 1);
       if (!waits) return there == blocks - 1 ? ALONE : LEAVES;

@@ -562,7 +562,6 @@ struct FinishTogether {
       return *flag;
     };
     int there = 0;  // the first thread's: arrivals
-    __threadfence();
     const int how = told([&] {
       there = ptx::atomic_add_release(arrivals, waits ? 1 + WAITER : 1);
       if (!waits) return there == blocks - 1 ? ALONE : LEAVES;
@@ -976,7 +975,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 980 "attention_full_train_grad_unordered_2.cu"
+#line 979 "attention_full_train_grad_unordered_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_grad_unordered_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

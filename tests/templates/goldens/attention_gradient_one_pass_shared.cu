@@ -570,7 +570,6 @@ struct FinishTogether {
       return *flag;
     };
     int there = 0;  // the first thread's: arrivals
-    __threadfence();
     const int how = told([&] {
       there = ptx::atomic_add_release(arrivals, waits ? 1 + WAITER : 1);
       if (!waits) return there == blocks - 1 ? ALONE : LEAVES;
@@ -974,7 +973,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 978 "attention_full_train_grad_unordered_2.cu"
+#line 977 "attention_full_train_grad_unordered_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_grad_unordered_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,
