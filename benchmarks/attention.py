@@ -17,7 +17,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,16 @@ def timed(call: Callable[[], Any], count: int) -> float:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) * 1e-3 / count
+
+
+def medians(calls: Mapping[str, Callable[[], Any]], turns: int, turn_seconds: float) -> dict[str, float]:
+    """Seconds of each call, all in turns of so many seconds at least."""
+    counts = {name: max(1, round(turn_seconds / max(timed(f, 3), timed(f, 3), 1e-6))) for name, f in calls.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(turns):
+        for name, call in calls.items():
+            seconds[name].append(timed(call, counts[name]))
+    return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 
 def problem_of(d: int, n: int, batch: int, heads: int, causal: bool, fp8: bool) -> NormalProblem:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attention import BACKENDS, sdpa, timed
+from attention import BACKENDS, medians, sdpa
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -67,18 +67,6 @@ def scored(
     return attend(where(seen, scores, -float("inf")), v)[0]
 
 
-def medians(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Seconds of each call, in turns."""
-    for call in calls.values():
-        timed(call, 2)
-    counts = {name: max(2, round(TURN_SECONDS / max(timed(call, 2), 1e-6))) for name, call in calls.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(TURNS):
-        for name, call in calls.items():
-            seconds[name].append(timed(call, counts[name]))
-    return {name: statistics.median(taken) for name, taken in seconds.items()}
-
-
 def form(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> dict[str, Any]:
     """TFLOP/s by participant."""
     b, h, shared, m, n, d, e = shape
@@ -94,7 +82,7 @@ def form(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> dict[str, 
             calls[name] = call
         except RuntimeError as error:
             print(f"{name} {shape}: {str(error).splitlines()[0][:80]}")
-    seconds = medians(calls)
+    seconds = medians(calls, TURNS, TURN_SECONDS)
     pairs = sum(min(i + 1, n) for i in range(m)) if causal else m * n
     work = 2 * b * h * pairs * (d + e)
     rates = {name: work / taken / 1e12 for name, taken in seconds.items()}
@@ -132,7 +120,7 @@ def own(rows: int, left: int) -> dict[str, Any]:
         "flex": lambda: flex(q, k, v, score_mod=score, block_mask=mask, scale=d**-0.5),
     }
     far = (calls["kgen"]().squeeze(2) - calls["flex"]()).abs().max().item()
-    seconds = medians(calls)
+    seconds = medians(calls, TURNS, TURN_SECONDS)
     print(
         f"own scores, {rows} rows, window {left}: {seconds['flex'] / seconds['kgen']:.3f} of flex {seconds} {far}",
         flush=True,

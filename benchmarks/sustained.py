@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attention import built, timed
-from training import medians
+from attention import built, medians, timed
 
 import kgen
 from kgen.bench.environment import environment
@@ -34,6 +33,7 @@ from kgen.tuner.columns import best
 #: M, N, K, and the matrices whose columns are contiguous: the gradient of a weight, a layer forwards, the gradient of its input.
 PRODUCTS = ((14336, 4096, 4096, "a"), (4096, 14336, 4096, "b"), (4096, 4096, 14336, ""), (4096, 4096, 4096, "b"))
 RUNS, RUN_SECONDS = 3, 0.15
+TURNS, TURN_SECONDS = 9, 10e-3
 #: Configs of the model's ranking that are looked at, and taken of each shape of cluster and of tiles of 256 x 128 in clusters.
 RANKED, OF_A_KIND = 400, 4
 
@@ -83,7 +83,7 @@ def measure(product: tuple[int, int, int, str], configs: list[WgmmaGemm]) -> dic
             seconds[name].append(sustained(call))
     work = 2 * m * n * k / 1e12
     alone = {name: work / statistics.median(taken) for name, taken in seconds.items()}
-    turns = {name: work / (taken * 1e-3) for name, taken in medians(calls).items()}
+    turns = {name: work / taken for name, taken in medians(calls, TURNS, TURN_SECONDS).items()}
     print(product)
     for name in sorted(calls, key=lambda name: -alone[name]):
         print(f"  {alone[name]:4.0f} sustained, {turns[name]:4.0f} in turns {name}", flush=True)

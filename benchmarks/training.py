@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from attention import timed
+from attention import medians
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -43,16 +42,9 @@ def drawn(*shape: int, wanted: bool = True) -> Tensor:
     )
 
 
-def medians(calls: dict[str, Call]) -> dict[str, float]:
-    """Milliseconds of each call, all in turns."""
-    counts = {
-        name: max(1, round(TURN_SECONDS / max(timed(call, 3), timed(call, 3), 1e-6))) for name, call in calls.items()
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(TURNS):
-        for name, call in calls.items():
-            seconds[name].append(timed(call, counts[name]))
-    return {name: statistics.median(taken) * 1e3 for name, taken in seconds.items()}
+def milliseconds(calls: dict[str, Call]) -> dict[str, float]:
+    """Medians of each call, all in turns."""
+    return {name: seconds * 1e3 for name, seconds in medians(calls, TURNS, TURN_SECONDS).items()}
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -127,7 +119,7 @@ def layer(name: str, given: tuple[Tensor, ...], functions: dict[str, Call], mode
     seeds = [torch.randn_like(x) for x in (first if isinstance(first, tuple) else (first,))]
     ours, theirs = step(functions["kgen"]), step(functions["torch"])
     far = [((a.float() - b.float()).abs().max() / b.float().abs().max()).item() for a, b in zip(ours, theirs)]
-    times = medians({who: lambda f=f: step(f) for who, f in functions.items()})  # type: ignore[misc]
+    times = milliseconds({who: lambda f=f: step(f) for who, f in functions.items()})  # type: ignore[misc]
     told = {who: round(t, 3) for who, t in times.items()}
     print(name, told, f"{min(t for w, t in times.items() if w != 'kgen') / times['kgen']:.3f}", far, flush=True)
     return {"case": name, "ms": times, "difference": far}
@@ -182,12 +174,12 @@ def block(mode: str, tune: str | None, decode: bool) -> Iterator[dict[str, Any]]
             torch._dynamo.mark_static_address(cache)
         given = (drawn(batch, 1, WIDTH, wanted=False), *tables(1), *caches)
         with torch.no_grad():
-            yield told(f"decode {batch}", medians(calls_of(compiled(model, mode, tune, *given), given)))
+            yield told(f"decode {batch}", milliseconds(calls_of(compiled(model, mode, tune, *given), given)))
     if decode:
         return
     given = (drawn(1, 2048, WIDTH, wanted=False), *tables(2048))
     with torch.no_grad():
-        yield told("prefill 2048", medians(calls_of(compiled(model, mode, tune, *given), given)))
+        yield told("prefill 2048", milliseconds(calls_of(compiled(model, mode, tune, *given), given)))
     given = (drawn(1, TOKENS, WIDTH), *tables(TOKENS))
     seed = torch.randn_like(given[0])
     runs = compiled(model, mode, tune, *given)
@@ -197,7 +189,7 @@ def block(mode: str, tune: str | None, decode: bool) -> Iterator[dict[str, Any]]
         run(*given).backward(seed)
 
     calls = {who: lambda run=run: step(run) for who, run in runs.items()}  # type: ignore[misc]
-    yield told("training 4096", medians(calls), peaks(calls))
+    yield told("training 4096", milliseconds(calls), peaks(calls))
 
 
 def calls_of(runs: dict[str, Call], given: tuple[Any, ...]) -> dict[str, Call]:
@@ -268,7 +260,7 @@ def gpt2(mode: str, tune: str | None, steps: int = 200) -> dict[str, Any]:
 
         taken = [step(i) for i in range(steps)]
         losses[who], calls[who] = [x.item() for x in taken[:: max(1, steps // 20)]], step
-    found = told("gpt2 small, 8 x 1024", medians(calls), peaks(calls))
+    found = told("gpt2 small, 8 x 1024", milliseconds(calls), peaks(calls))
     print({who: (round(x[0], 3), round(x[-1], 3)) for who, x in losses.items()}, flush=True)
     return found | {"losses": losses, "steps": steps}
 

@@ -1,12 +1,14 @@
-"""Folders of the cache: private to the user, and rid of what a killed process left half made."""
+"""Folders of the cache, the user's alone and rid of what killed processes left; and files that are whole or not there."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,3 +58,23 @@ def _clean(folder: Path) -> None:
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
+
+
+def read_whole(path: Path) -> bytes | None:
+    """What `write_whole` wrote; None where there is nothing or it is damaged."""
+    try:
+        digest, _, data = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return data if hashlib.sha256(data).hexdigest().encode() == digest else None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file behind the SHA-256 of what is in it, whole or not at all. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)

@@ -11,12 +11,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 import warnings
 from pathlib import Path
 
-from kgen.codegen.cache_folder import TEMPORARY, open_folder
+from kgen.codegen.cache_folder import open_folder, read_whole, write_whole
 from kgen.codegen.settings import cache_dir
 from kgen.gpu.binary import Binary
 
@@ -46,28 +44,18 @@ class CubinCache:
     def get(self, key: str) -> Binary | None:
         """The entry under `key`, or None when there is none or it is damaged."""
         self._prepare()
-        try:
-            digest, _, rest = (self.directory / key).read_bytes().partition(b"\n")
-        except OSError:
+        entry = read_whole(self.directory / key)
+        if entry is None:
             return None
-        if hashlib.sha256(rest).hexdigest().encode() != digest:
-            return None
-        facts, _, cubin = rest.partition(b"\n")
+        facts, _, cubin = entry.partition(b"\n")
         return _decode(facts, cubin)
 
     def put(self, key: str, binary: Binary) -> None:
         """Stores an entry. A full or failing disk costs the entry, with a warning, not the kernel."""
         self._prepare()
-        data = _encode(binary)
-        temporary = None
         try:
-            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=TEMPORARY)
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-            os.replace(temporary, self.directory / key)
+            write_whole(self.directory / key, _encode(binary))
         except OSError as error:
-            if temporary and os.path.exists(temporary):
-                os.unlink(temporary)
             warnings.warn(f"kernel not cached in {self.directory}: {error}", RuntimeWarning, stacklevel=2)
 
     def _prepare(self) -> None:

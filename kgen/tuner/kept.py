@@ -1,7 +1,7 @@
 """Columns of problem classes kept on disk: what takes a tenth of a second to enumerate, the next process reads in a millisecond.
 
-A file begins with the SHA-256 of the rest and is found by the digest of everything that this follows from: the class, the
-target, and kgen's own code, by the sizes and times of its files. One that is damaged is as good as absent.
+A file is found by the digest of everything that it follows from: the class, the target, and kgen's own code, by the sizes and
+times of its files. One that is damaged is as good as absent.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import contextlib
 import functools
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 
-from kgen.codegen.cache_folder import TEMPORARY, open_folder
+from kgen.codegen.cache_folder import open_folder, read_whole, write_whole
 from kgen.codegen.settings import cache_dir
 from kgen.dsl.errors import CacheError
 from kgen.dsl.schedule import Schedule
@@ -33,10 +32,12 @@ def kept(schedule: type[Schedule], of: Hashable, target: Target, make: Callable[
         return make()
     parts = (VERSION, _stamp(), schedule.__name__, text, repr(target))
     path = cache_dir() / "spaces" / hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    found = _read(path)
+    found = read_whole(path)
     if found is None:
         found = make()
-        _write(path, found)
+        with contextlib.suppress(OSError, CacheError):  # a full disk or another's folder costs the file alone
+            open_folder(path.parent)
+            write_whole(path, found)
     return found
 
 
@@ -65,24 +66,3 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
                 yield entry.path, facts.st_size, facts.st_mtime_ns
             elif entry.is_dir() and entry.name != "__pycache__":
                 yield from _files(Path(entry.path))
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    return content[32:] if hashlib.sha256(content[32:]).digest() == content[:32] else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all; a full disk or a folder that may not be used costs the file alone."""
-    with contextlib.suppress(OSError, CacheError):
-        open_folder(path.parent)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(data).digest() + data)
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)

@@ -127,7 +127,7 @@ def test_a_failing_disk_costs_the_entry_only(cache, monkeypatch):
         raise OSError(28, "No space left on device")
 
     cache.get("key")
-    monkeypatch.setattr("kgen.gpu.cache.os.replace", fail)
+    monkeypatch.setattr("kgen.codegen.cache_folder.os.replace", fail)
     with pytest.warns(RuntimeWarning, match="No space left"):
         cache.put("key", binary())
     assert list(cache.directory.iterdir()) == []
