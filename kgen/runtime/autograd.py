@@ -347,6 +347,8 @@ class Step:
             *(Source("gradient", k) for k in range(len(results))),
         ]
         self._ways: dict[tuple[bool, ...], tuple[Way, Launchable | None, Sequence[str]]] = {}
+        #: What the extension makes gradients by (`Way.told`), by the keys of `_ways` as bits; None where they are Python's.
+        self.told: dict[int, tuple[Any, ...] | None] = {}
 
     def keep(self, ctx: Any, numbers: Mapping[str, Any], tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Has torch keep what `gradients` takes of a call."""
@@ -370,6 +372,8 @@ class Step:
         found = NotImplemented if way.sizes else backwards.repeated(given, numbers)
         if found is NotImplemented:
             found = call(backwards, given, numbers, way.sizes)
+        elif (bits := sum(known << i for i, known in enumerate(kind))) not in self.told:
+            self.told[bits] = way.told(backwards.extended(), names)
         return way.gradients(values, found if isinstance(found, (tuple, list)) else (found,))
 
     def _way(self, kind: tuple[bool, ...]) -> tuple[Way, Launchable | None, Sequence[str]]:

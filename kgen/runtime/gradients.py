@@ -40,6 +40,21 @@ class Way:
         """The gradients of a call's inputs, of its values and the backward graph's results."""
         return [None if made is None else made.of(values, results) for made in self.made]
 
+    def told(self, calls: Any, names: Sequence[str]) -> tuple[Any, ...] | None:
+        """The same for the extension: `calls` of the backward graph, the tensors that these take, the names of their numbers, and
+        the gradients, as places with the shapes that they take one after the other.
+
+        None where the graph's inputs do not tell all sizes, a gradient is none of its results, or more is done than to reshape.
+        """
+        moves = [moves for _, moves in self.taken] + [made.moves for made in self.made if made is not None]
+        if self.sizes or any(made is not None and made.is_value for made in self.made):
+            return None
+        if any(move is not Tensor.reshape for one in moves for move, _ in one):
+            return None
+        taken = tuple((place, _shapes(moves)) for place, moves in self.taken)
+        shown = tuple(None if made is None else (made.place, _shapes(made.moves)) for made in self.made)
+        return calls, taken, tuple(names), shown
+
 
 @dataclass(frozen=True)
 class Made:
@@ -53,6 +68,10 @@ class Made:
         """The gradient."""
         found = values[self.place] if self.is_value else results[self.place]
         return _moved(found, self.moves) if self.moves else found
+
+
+def _shapes(moves: Moves) -> tuple[tuple[int, ...], ...]:
+    return tuple(shape for _, shape in moves)
 
 
 def _moved(x: Tensor, moves: Moves) -> Tensor:

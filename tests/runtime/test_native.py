@@ -181,6 +181,7 @@ def test_a_warm_training_step_works_nothing_out(monkeypatch, way):
     forbidden += [(KernelOperator, "derived"), (KernelOperator, "keep")]
     if way == "extension":
         forbidden += [(KernelOperator, "_first"), (KernelOperator, "_run"), (autograd, "call"), (autograd, "is_seen")]
+        forbidden += [(autograd.Step, "gradients")]
     for owner, name in forbidden:
         monkeypatch.setattr(owner, name, lambda *given, name=name, **named: pytest.fail(f"{name} in a warm step"))
     monkeypatch.setattr(Graph, "digest", property(lambda graph: pytest.fail("a graph is looked up in a warm step")))
@@ -212,6 +213,35 @@ def test_steps_of_other_kinds_are_other_steps():
     w = torch.randn(4, dtype=torch.float64, requires_grad=True)
     for _ in range(2):
         assert torch.autograd.gradgradcheck(lambda x, w: operator(x, x, w), (x, w))
+
+
+def test_gradients_that_are_more_than_a_warm_call_are_pythons(monkeypatch):
+    """Lazily negated ones, those of a result alone that passes an input on, what was not met; within forward differentiation."""
+    operator, x = fresh(kgen.add_rms_norm), torch.randn(3, 4, requires_grad=True)
+    w, seed = torch.randn(4, requires_grad=True), torch.randn(3, 4)
+
+    def step(*seeds):
+        results = operator(x, x.detach() * 0.5, w)
+        there = [(y, g) for y, g in zip(results, seeds) if g is not None]
+        return torch.autograd.grad([y for y, _ in there], (x, w), [g for _, g in there], allow_unused=True)
+
+    for _ in range(2):
+        want, negated, of_sum = step(seed, None), step(-seed, None), step(None, seed)
+    by_python, real = [], autograd.Step.gradients
+    monkeypatch.setattr(autograd.Step, "gradients", lambda self, *given: by_python.append(1) or real(self, *given))
+    assert all(map(torch.equal, step(seed, None), want))
+    assert not by_python
+    assert all(map(torch.equal, step(torch._neg_view(seed), None), negated))
+    assert torch.equal(step(None, seed)[0], of_sum[0])
+    assert of_sum[1] is None or not of_sum[1].any()
+    assert len(by_python) == 2
+    both = [step(seed, seed) for _ in range(3)]  # a kind of its own: the third is the extension's
+    assert len(by_python) == 4
+    with torch.autograd.forward_ad.dual_level():
+        both.append(step(seed, seed))
+    assert len(by_python) == 5
+    for found in both:
+        assert all(map(torch.equal, found, both[0]))
 
 
 def test_what_is_kept_of_a_step_is_looked_at_when_it_is_used():

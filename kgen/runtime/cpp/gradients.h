@@ -3,7 +3,9 @@
 
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -28,22 +30,43 @@ struct Step {
   std::size_t count = 0;                     // of results that the caller gets
 };
 
-// A tuple of tensors, None for those that are not there; null with an exception.
-template <class Function>
-Object tuple_of(std::size_t count, Function tensor) {
-  Object all(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  for (std::size_t i = 0; all && i < count; ++i) {
-    PyObject* const one = THPVariable_Wrap(tensor(i));
-    if (!one) return Object();
-    PyTuple_SET_ITEM(all.object, static_cast<Py_ssize_t>(i), one);
-  }
-  return all;
-}
-
 [[noreturn]] inline void throw_python_error() {
   python_error error;
   error.persist();
   throw error;
+}
+
+// A tuple of tensors, None for those that are not there.
+inline Object tuple_of(const at::Tensor* tensors, std::size_t count) {
+  Object all(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (std::size_t i = 0; all && i < count; ++i) {
+    PyObject* const one = THPVariable_Wrap(tensors[i]);
+    if (!one) throw_python_error();
+    PyTuple_SET_ITEM(all.object, static_cast<Py_ssize_t>(i), one);
+  }
+  if (!all) throw_python_error();
+  return all;
+}
+
+// The tensor at a place, in the shapes of a tuple one after the other: of (place, shapes).
+inline at::Tensor reshaped(const at::Tensor* tensors, PyObject* taken) {
+  at::Tensor x = tensors[PyLong_AsSsize_t(PyTuple_GET_ITEM(taken, 0))];
+  PyObject* const shapes = PyTuple_GET_ITEM(taken, 1);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shapes); ++i)
+    x = x.reshape(numbers_of<std::int64_t>(PyTuple_GET_ITEM(shapes, i)));
+  return x;
+}
+
+// Those of a call's numbers that are named.
+inline Object named_of(PyObject* names, PyObject* numbers) {
+  Object found(PyDict_New());
+  for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(names); ++i) {
+    PyObject* const name = PyTuple_GET_ITEM(names, i);
+    PyObject* const number = PyDict_GetItem(numbers, name);
+    if (number && PyDict_SetItem(found.object, name, number) < 0) throw_python_error();
+  }
+  if (!found) throw_python_error();
+  return found;
 }
 
 // One call in autograd's graph.
@@ -71,19 +94,55 @@ struct Gradients : Node {
   variable_list apply(variable_list&& grads) override {
     TORCH_CHECK(!released, torch::autograd::ERR_BACKWARD_TWICE);
     const pybind11::gil_scoped_acquire held;
-    const Object kept = tuple_of(saved.size(), [&](std::size_t i) { return saved[i].unpack(getptr()); });
-    const Object given = tuple_of(grads.size(), [&](std::size_t i) { return grads[i]; });
-    if (!kept || !given) throw_python_error();
+    variable_list values;  // as Step.values
+    for (SavedVariable& one : saved) values.push_back(one.unpack(getptr()));
+    values.insert(values.end(), grads.begin(), grads.end());
+    variable_list made;
+    if (by_calls(values, grads, made)) return made;
+    const Object kept = tuple_of(values.data(), saved.size()), given = tuple_of(grads.data(), grads.size());
     static PyObject* const method = PyUnicode_InternFromString("gradients");
     const Object found(
         PyObject_CallMethodObjArgs(step.object, method, numbers.object, kept.object, given.object, nullptr));
     if (!found) throw_python_error();
-    variable_list made;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(found.object); ++i) {
       PyObject* const one = PyList_GET_ITEM(found.object, i);
       made.push_back(one == Py_None ? at::Tensor() : THPVariable_Unpack(one));
     }
     return made;
+  }
+
+  // As Step.gradients, by what Step.told has (see Way.told); false where the gradients are Python's to make.
+  bool by_calls(const variable_list& values, const variable_list& grads, variable_list& made) {
+    std::uint64_t kind = at::globalContext().deterministicAlgorithms();
+    for (std::size_t k = 0; k < grads.size(); ++k) {
+      if (k >= 32 || (grads[k].defined() && grads[k].is_neg())) return false;
+      kind |= std::uint64_t{grads[k].defined()} << (k + 1);
+    }
+    if (torch::autograd::ForwardADLevel::try_get_by_idx(0)) return false;
+    static PyObject* const name = PyUnicode_InternFromString("told");
+    const Object told(PyObject_GetAttr(step.object, name)), key(PyLong_FromUnsignedLongLong(kind));
+    if (!told || !key) throw_python_error();
+    PyObject* const known = PyDict_GetItem(told.object, key.object);
+    if (!known || known == Py_None) return false;
+    const Object way = Object::borrowed(known);  // the call may drop it
+    const auto part = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(way.object, i); };
+    PyObject *const taken = part(1), *const shown = part(3);
+    variable_list given;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(taken); ++i)
+      given.push_back(reshaped(values.data(), PyTuple_GET_ITEM(taken, i)));
+    const Object tensors = tuple_of(given.data(), given.size()), named = named_of(part(2), numbers.object);
+    const Object found(PyObject_CallFunctionObjArgs(part(0), tensors.object, Py_None, named.object, nullptr));
+    if (!found) throw_python_error();
+    if (found.object == Py_NotImplemented) return false;
+    variable_list results;
+    const bool several = PyTuple_Check(found.object);
+    for (Py_ssize_t i = 0; i < (several ? PyTuple_GET_SIZE(found.object) : 1); ++i)
+      results.push_back(THPVariable_Unpack(several ? PyTuple_GET_ITEM(found.object, i) : found.object));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shown); ++i) {
+      PyObject* const one = PyTuple_GET_ITEM(shown, i);
+      made.push_back(one == Py_None ? at::Tensor() : reshaped(results.data(), one));
+    }
+    return true;
   }
 };
 
