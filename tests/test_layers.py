@@ -25,7 +25,7 @@ LAYERS = (
 TENSORS = ("execute", "far", "timer", "verify", "worker")
 #: Who imports each dependency.
 DOORS = {
-    "jinja2": ["kgen/codegen/render.py"],
+    "jinja2": ["kgen/codegen/parsed.py", "kgen/codegen/render.py"],
     "cuda": ["kgen/gpu/"],
     "pynvml": ["kgen/gpu/"],
     "optuna": ["kgen/tuner/search.py"],

@@ -1,4 +1,4 @@
-"""Rendering: a template and one frozen context become a Source. The only place with jinja2."""
+"""Rendering: a template and one frozen context become a Source. jinja2 is nowhere else but in `parsed`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import jinja2
 
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.names import kernel_name, plain, settled
+from kgen.codegen.parsed import ParsedTemplates
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import DefinitionError, told_of
 from kgen.dsl.problem import Problem
@@ -57,6 +58,7 @@ def environment() -> jinja2.Environment:
         line_statement_prefix="//%",
         line_comment_prefix="//#",
         autoescape=False,
+        bytecode_cache=ParsedTemplates(),
     )
 
 

@@ -28,7 +28,7 @@ from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime import autocast, library
 from kgen.runtime.gradients import Way, way_of
 from kgen.runtime.operands import graph_of, problem_of
-from kgen.runtime.registry import Launchable, of_key
+from kgen.runtime.registry import Launchable, constant_to_dynamo, of_key
 
 #: Modes of torch's dispatcher; transforms of functorch; where its `_current_level` is not below 0, forward-mode differentiation.
 WATCHERS: Any = (
@@ -188,32 +188,28 @@ def _define(operator: Launchable) -> None:
     library.define(operator, save, back, of_batch)
 
 
-#: What Dynamo runs as it traces: functions of modules that return texts.
-_constant: Callable[[Callable[..., str]], Callable[..., str]] = torch.compiler.assume_constant_result
-
-
-@_constant
+@constant_to_dynamo  # as torch.compiler.assume_constant_result, which imports Dynamo: a second of a process's first call
 def _op_name(key: str) -> str:
     return _ensure(key)
 
 
-@_constant
+@constant_to_dynamo
 def _training_name(key: str) -> str:
     return _ensure(of_key(key).training.key)
 
 
-@_constant
+@constant_to_dynamo
 def _untold_axes(key: str) -> str:
     """The sizes that no input tells: each with the output and the axis, counted from the end, that has it."""
     return " ".join(f"{name}:{k}:{axis}" for name, (k, axis) in library.untold(of_key(key).definition).items())
 
 
-@_constant
+@constant_to_dynamo
 def _tensor_names(key: str) -> str:
     return " ".join(of_key(key).definition.tensors)
 
 
-@_constant
+@constant_to_dynamo
 def _cast_dtypes(key: str, given: str, low: str) -> str:
     """The names of the dtypes that autocast to `low` casts inputs of the dtypes `given` to."""
     dtypes = [getattr(torch, t.removeprefix("torch.")) for t in (*given.split(), low)]
