@@ -79,6 +79,7 @@ def test_expected_files_are_all_kinds_of_data():
     needed += [
         "emulator/cpp/ptx.h",
         "runtime/cpp/warm_calls.cpp",
+        "runtime/cpp/calls.h",
         "runtime/cpp/gradients.h",
         "runtime/cpp/launch.h",
         "tuning_db/migrations/versions/r0001_first.py",

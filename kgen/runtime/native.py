@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NAME = "kgen_warm_calls"
 _SOURCE = Path(__file__).parent / "cpp" / "warm_calls.cpp"
-_SOURCES = (_SOURCE, *(_SOURCE.with_name(name) for name in ("gradients.h", "launch.h")))
+_SOURCES = (_SOURCE, *(_SOURCE.with_name(name) for name in ("calls.h", "gradients.h", "launch.h")))
 _TORCH = Path(torch.__file__).parent
 #: Those that this process has loaded with torch.
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")

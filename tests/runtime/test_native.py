@@ -458,6 +458,39 @@ def test_a_call_within_a_call_is_pythons(extension, driver):
     assert len(driver.launches) == 1
 
 
+def test_a_training_step_of_launches(extension, monkeypatch):
+    """What is kept and what the gradients are made of goes from launch to launch; a refused one is Python's."""
+    drivers = {}
+
+    def launch(self, module):
+        if self not in drivers:
+            count = len(self.problem.operands)
+            driver = drivers[self] = Driver(count)
+            outputs = [(shape, dtype) for shape, dtype, _ in self.outputs]
+            self.launch = native.launch(
+                module, RawLaunch(**{**vars(driver.raw), "maps": ()}), torch.device("cpu"), outputs, range(count), self.extents,
+                [], lambda index: 0, 0, None,
+            )  # fmt: skip
+        return self.launch
+
+    monkeypatch.setattr(plan.EmulatedPlan, "native", launch)
+    operator, seed = fresh(kgen.layer_norm), torch.randn(2, 3, 8)
+    inputs = [torch.nn.Parameter(torch.randn(shape)) for shape in ((2, 3, 8), (8,), (8,))]
+    for _ in range(3):
+        trains(operator, inputs, seed)
+    forward, backward = drivers.values()
+    forward.launches.clear(), backward.launches.clear()
+    monkeypatch.setattr(autograd.Step, "gradients", lambda *given: pytest.fail("by Python"))
+    y, *grads = trains(operator, inputs, seed)
+    (given,), (taken,) = ([addresses for _, addresses, _, _ in driver.launches] for driver in (forward, backward))
+    at = {name: x.data_ptr() for name, x in zip("xwby", (*inputs, y))}
+    assert given[:4] == [at[name] for name in "xwby"]
+    assert taken[-3:] == [grad.data_ptr() for grad in grads]
+    kept = {seed.data_ptr(), at["x"], at["w"], *given[4:]}
+    assert kept >= set(taken[:-3])
+    assert [grad.shape for grad in grads] == [x.shape for x in inputs]
+
+
 @pytest.fixture
 def several(extension, monkeypatch):
     """group_norm, whose plan of two launches notes what Python makes of it; with the drivers of its launches."""

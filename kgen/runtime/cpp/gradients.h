@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/Context.h>
-#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -13,13 +12,13 @@
 #include <string>
 #include <type_traits>
 
+#include "calls.h"
 #include "launch.h"
 
 namespace kgen {
 
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
-using torch::autograd::variable_list;
 using NodePointer = decltype(torch::autograd::Edge::function);
 
 // What calls of one kind have in common, as Python has worked it out.
@@ -46,6 +45,15 @@ inline Object tuple_of(const at::Tensor* tensors, std::size_t count) {
   }
   if (!all) throw_python_error();
   return all;
+}
+
+// The tensors that a call gave: one, or a tuple.
+inline variable_list tensors_of(PyObject* results) {
+  if (!PyTuple_Check(results)) return {THPVariable_Unpack(results)};
+  variable_list found;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); ++i)
+    found.push_back(THPVariable_Unpack(PyTuple_GET_ITEM(results, i)));
+  return found;
 }
 
 // The tensor at a place, in the shapes of a tuple one after the other: of (place, shapes).
@@ -130,19 +138,32 @@ struct Gradients : Node {
     variable_list given;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(taken); ++i)
       given.push_back(reshaped(values.data(), PyTuple_GET_ITEM(taken, i)));
-    const Object tensors = tuple_of(given.data(), given.size()), named = named_of(part(2), numbers.object);
-    const Object found(PyObject_CallFunctionObjArgs(part(0), tensors.object, Py_None, named.object, nullptr));
-    if (!found) throw_python_error();
-    if (found.object == Py_NotImplemented) return false;
+    const Object named = named_of(part(2), numbers.object);
     variable_list results;
-    const bool several = PyTuple_Check(found.object);
-    for (Py_ssize_t i = 0; i < (several ? PyTuple_GET_SIZE(found.object) : 1); ++i)
-      results.push_back(THPVariable_Unpack(several ? PyTuple_GET_ITEM(found.object, i) : found.object));
+    if (!launched(reinterpret_cast<Calls*>(part(0)), given, named.object, results)) {
+      const Object tensors = tuple_of(given.data(), given.size());
+      const Object found(PyObject_CallFunctionObjArgs(part(0), tensors.object, Py_None, named.object, nullptr));
+      if (!found) throw_python_error();
+      if (found.object == Py_NotImplemented) return false;
+      results = tensors_of(found.object);
+    }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shown); ++i) {
       PyObject* const one = PyTuple_GET_ITEM(shown, i);
       made.push_back(one == Py_None ? at::Tensor() : reshaped(results.data(), one));
     }
     return true;
+  }
+
+  // Whether the results were made by the launch of an ordinary call.
+  static bool launched(Calls* calls, const variable_list& given, PyObject* named, variable_list& results) {
+    Operands operands;
+    if (!is_ordinary() || !operands.take(given)) return false;
+    if (operands.require_gradients && at::GradMode::is_enabled()) return false;
+    const Entry* const entry = find(calls, operands);
+    if (entry && by_launch(entry, operands, given.size(), named, results)) return true;
+    if (PyErr_Occurred()) throw_python_error();
+    results.clear();
+    return false;
   }
 };
 
@@ -155,29 +176,20 @@ Pointer make_node() {
 }
 
 // Enters a call into autograd's graph: `given` were its inputs, `results` are new.
-inline void connect(const Step& step, PyObject* given, PyObject* numbers, const Object& results) {
+inline void connect(const Step& step, const Operands& given, PyObject* numbers, const variable_list& results) {
   const NodePointer node = make_node<Gradients>();
   auto& gradients = static_cast<Gradients&>(*node);
   gradients.step = Object::borrowed(step.step.object);
   gradients.numbers = Object::borrowed(numbers);
-  const auto input = [&](std::size_t i) -> const at::Tensor& {
-    return THPVariable_Unpack(PyTuple_GET_ITEM(given, static_cast<Py_ssize_t>(i)));
-  };
-  const auto result = [&](std::size_t k) -> const at::Tensor& {
-    const bool several = PyTuple_Check(results.object);
-    return THPVariable_Unpack(several ? PyTuple_GET_ITEM(results.object, static_cast<Py_ssize_t>(k)) : results.object);
-  };
   torch::autograd::edge_list edges;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i)
-    edges.push_back(torch::autograd::impl::gradient_edge(input(static_cast<std::size_t>(i))));
+  for (const at::Tensor* x : given.tensors) edges.push_back(torch::autograd::impl::gradient_edge(*x));
   node->set_next_edges(std::move(edges));
-  const Py_ssize_t count = PyTuple_Check(results.object) ? PyTuple_GET_SIZE(results.object) : 1;
-  for (std::size_t k = 0; k < static_cast<std::size_t>(count); ++k) {
-    const bool differentiable = torch::autograd::isDifferentiableType(result(k).scalar_type());
-    torch::autograd::set_history(differentiable ? result(k) : at::Tensor(), node);
+  for (const at::Tensor& y : results) {
+    const bool differentiable = torch::autograd::isDifferentiableType(y.scalar_type());
+    torch::autograd::set_history(differentiable ? y : at::Tensor(), node);
   }
-  for (const std::size_t i : step.inputs) gradients.saved.emplace_back(input(i), false);
-  for (const std::size_t k : step.outputs) gradients.saved.emplace_back(result(k), true);
+  for (const std::size_t i : step.inputs) gradients.saved.emplace_back(*given.tensors[i], false);
+  for (const std::size_t k : step.outputs) gradients.saved.emplace_back(results[k], true);
 }
 
 }  // namespace kgen

@@ -31,6 +31,7 @@ struct Object {
     return *this;
   }
   ~Object() { Py_XDECREF(object); }
+  PyObject* release() { return std::exchange(object, nullptr); }
   static Object borrowed(PyObject* object) { return Object(Py_XNewRef(object)); }
   explicit operator bool() const { return object != nullptr; }
 };
