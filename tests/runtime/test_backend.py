@@ -209,6 +209,24 @@ def families(report, graph=0):
     return sorted(one.family for one in report.taken if one.graph == graph)
 
 
+def test_inductor_meets_no_operator_of_kgens_that_it_does_not_know(monkeypatch):
+    """It would print what that is computed of, twice as much for each residual connection."""
+    from torch._inductor import compile_fx, lowering
+
+    met, real = [], compile_fx.compile_fx_inner
+
+    def inner(graph, *given, **named):
+        own = [node.target for node in graph.graph.nodes if getattr(node.target, "namespace", None) == "kgen"]
+        met.append([target in lowering.lowerings for target in own])
+        return real(graph, *given, **named)
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", inner)
+    layer, x = nn.Linear(8, 8), torch.randn(4, 8)
+    run = torch.compile(lambda x: x + torch.tanh(layer(x)) * 1.375, backend="kgen", options={"emulate": True})
+    torch.testing.assert_close(run(x), x + torch.tanh(layer(x)) * 1.375)
+    assert met == [[True]]
+
+
 def test_a_block_is_products_rows_lookups_and_attention():
     report = explain(model_of(Llama), tokens(), tokens(), backward=True)
     assert families(report) == ["attention", "gather", *["gemm"] * 8, "reduce", *["rowwise"] * 4]

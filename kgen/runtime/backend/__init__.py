@@ -90,6 +90,7 @@ def _inductor(
 
     def inner(graph: GraphModule, example_inputs: Sequence[Any], **more: Any) -> Any:
         transform(graph, wanted, Report())
+        _make_known(graph)
         return compile_fx_inner(graph, example_inputs, **more)
 
     patches = {**(list_mode_options(mode) if mode else {}), **options}
@@ -97,6 +98,21 @@ def _inductor(
     with torch._functorch.config.patch(enable_autograd_cache=False):
         found: Any = compile_fx(gm, list(inputs), inner_compile=inner, config_patches=patches)
     return found  # type: ignore[no-any-return]
+
+
+def _make_known(graph: GraphModule) -> None:
+    """Makes the operators of kgen's in a graph known to Inductor, as it makes what it meets and does not know.
+
+    Before torch 2.13 that prints all that the operator is computed of, whether anybody reads it or not: a text that doubles with
+    every residual connection on the way, so that twelve blocks of GPT-2 never came to an end.
+    """
+    from torch._inductor.lowering import lowerings, make_fallback, tag_to_layout_constraint
+    from torch._library.utils import get_layout_constraint_tag
+
+    for node in graph.graph.nodes:
+        if getattr(node.target, "namespace", None) == "kgen" and node.target not in lowerings:
+            constraint = tag_to_layout_constraint(get_layout_constraint_tag(node.target, with_default=True))
+            make_fallback(node.target, layout_constraint=constraint, warn=False)
 
 
 def _eager(gm: GraphModule, inputs: Sequence[Any], change: Callable[[GraphModule], None]) -> Callable[..., Any]:
