@@ -212,12 +212,14 @@ class WgmmaGemm(WgmmaSizes):
 
     @pruning
     def operands_in_registers(self, problem: Problem, target: Target) -> bool:
-        """of an epilogue that reads matrices and stores by TMA 144 accumulators a thread fit, 128 where it reads more besides:
-        ptxas spilled what is under way"""
+        """beside an epilogue that reads matrices and stores by TMA 144 accumulators a thread fit, 128 where it reads more; beside
+        one that reads anything, or has several results, and stores through shared memory 160: else ptxas spilled"""
         g = self.view(problem)
         count = self.sum_count(g) * self.rows // 64
-        reads = any(x.row and x.column for x in g.extras)
-        return self.store != "tma" or not reads or count <= (144 if len(g.extras) == 1 else 128)
+        if self.store == "tma":
+            reads = any(x.row and x.column for x in g.extras)
+            return not reads or count <= (144 if len(g.extras) == 1 else 128)
+        return self.store != "shared" or len(g.extras) + len(g.outputs) == 1 or count <= 160
 
     @pruning
     def boxes_of_wide_tiles(self, problem: Problem, target: Target) -> bool:

@@ -88,7 +88,7 @@ def _of_a_short_row(config: Rowwise, problem: Problem, phases: int) -> Vector:
 
 
 def _of_a_row(config: Rowwise, problem: Problem, target: Target) -> Vector:
-    """In registers where it fits, where a thread has one to eight vectors of 16 bytes.
+    """In registers where it fits, where a thread has half a vector of 16 bytes to eight of them.
 
     Online evaluates more exponentials, which pays where they are cheap; of a mean and a variance two passes were better.
     """
@@ -101,7 +101,7 @@ def _of_a_row(config: Rowwise, problem: Problem, target: Target) -> Vector:
     wrong = wrong | _wrong_block(config, False) | _wrong_vector(config, problem, lanes)
     mine = ceil_div(problem.leading[-1], lanes) * kept_bytes(problem)
     held = (mine <= where(row < 1024, 128, 256)) & (
-        ((mine >= 16) & (config.step < 2 * problem.leading[-1])) | (lanes == 1)
+        ((mine >= 8) & (config.step < 2 * problem.leading[-1])) | (lanes == 1)
     )
     wrong = wrong | (registers & negated(held))
     # Alone on its multiprocessor, a block that has so many columns leaves the memory idle.

@@ -53,6 +53,8 @@ class RowwiseConstants(Constants, model="rowwise"):
     lasting: float  # of the bandwidth, where what is read stays longer in L2 than what is written
     two_accesses: float  # of the bandwidth, where a vector takes two
     narrow: float  # of the bandwidth, with accesses of two bytes
+    line: float  # clocks of a multiprocessor for a line of 128 bytes that an access of a warp touches
+    block: float  # of a multiprocessor, until it begins another block
     bandwidth: float
     sharpness: float
 
@@ -71,22 +73,22 @@ def _reductions(graph: Graph, online: bool) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def _moved(problem: Problem) -> tuple[int, int]:
-    """Bytes of a column of the outputs; and of the widest element of what moves from row to row."""
+def _moved(problem: Problem) -> tuple[int, int, int]:
+    """Bytes of a column of the outputs; of the widest element of what moves from row to row; and how many operands that are."""
     inputs, outputs = accesses(problem)
     full = [a.bytes for a in itertools.chain(inputs, outputs) if a.kind == "full"]
-    return sum(a.bytes for a in outputs if a.kind == "full"), max(full, default=4)
+    return sum(a.bytes for a in outputs if a.kind == "full"), max(full, default=4), len(full)
 
 
 @of_class
 def _of_class(config: Rowwise, problem: Problem, target: Target) -> tuple[Vector, ...]:
-    """What no size decides: rows of a block, instructions of an element and across threads, seconds of a round, and of bandwidth.
+    """What no size decides: rows of a block, instructions of an element and across threads, seconds of a round, bandwidth, lines.
 
     The first instructions are those of an element, then those of a thread; the share of the bandwidth is by accesses.
     """
     k = constants(RowwiseConstants, target)
     kept, columns = kept_bytes(problem), column_bytes(problem)
-    written, widest = _moved(problem)
+    written, widest, operands = _moved(problem)
     row_threads, clustered, online = config.row_threads, config.cluster > 1, config.algorithm == "online"
     phases = where(online, *(_phases(problem.graph, algorithm) for algorithm in (True, False)))
     reductions = where(online, *(_reductions(problem.graph, algorithm) for algorithm in (True, False)))
@@ -107,7 +109,11 @@ def _of_class(config: Rowwise, problem: Problem, target: Target) -> tuple[Vector
     share = minimum(1.0, 0.4 + 0.6 * minimum(row_threads, 32) * config.pack * max(1, kept) / 256)
     an_access = config.pack * widest
     share = share * where(an_access > 16, k.two_accesses, where(an_access < 4, k.narrow, 1.0))
-    return config.threads // row_threads, an_element, of_thread, beside, a_round, share, passes
+
+    # Lines that a warp's vectors touch: those of its rows, each of its own.
+    together = minimum(row_threads, 32)
+    lines = operands * passes * (32 // together) * maximum(1.0, together * an_access / 128)
+    return config.threads // row_threads, an_element, of_thread, beside, a_round, share, passes, lines
 
 
 def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vector:
@@ -117,7 +123,7 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vecto
     rows, length = max(1, math.prod(outer)), max(n, 1)
     kept, columns = kept_bytes(problem), column_bytes(problem)
     written = _moved(problem)[0]
-    rows_of_block, an_element, of_thread, beside, a_round, share, passes = _of_class(config, problem, target)
+    rows_of_block, an_element, of_thread, beside, a_round, share, passes, lines = _of_class(config, problem, target)
     threads, again = config.threads, config.keep == "none"
     groups = ceil_div(rows, rows_of_block)
     blocks = groups * config.cluster
@@ -125,10 +131,15 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vecto
     elements = vectors * config.pack  # of a thread
 
     # Instructions: a thread's elements, its vectors, its part of each reduction across threads.
-    used = ceil_div(length, config.cluster * config.row_threads)
+    used = elements
     of_elements = used * an_element
     work = of_elements + used * beside + of_thread
     issue = blocks * threads * work / (target.sm_count * 128 * target.clock_hz * k.issued)
+
+    # Lines that warps touch, and blocks that begin one after another.
+    warps = blocks * threads / 32
+    touched = warps * vectors * lines * k.line / (target.sm_count * target.clock_hz)
+    begun = blocks * k.block / target.sm_count
 
     # Latency: the rounds of what a multiprocessor holds at a time.
     in_registers = elements * (kept * (config.keep != "shared") + config.early_bytes(problem))
@@ -150,6 +161,7 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vecto
         share = share * where(config.load == "evict_last", k.lasting, 1.0)
     memory = traffic / (k.bandwidth * target.bandwidth * share)
     sharp = memory**k.sharpness + latency**k.sharpness + issue**k.sharpness
+    sharp = sharp + touched**k.sharpness + begun**k.sharpness
     return 2e-6 + sharp ** (1 / k.sharpness)
 
 
