@@ -64,12 +64,15 @@ def define(
     _LIBRARY.define(schema(operator), tags=(torch.Tag.pt2_compliant_tag,))
 
     def run(*given: Any) -> Any:
-        results = operator.launch(*split(given))
+        tensors, numbers, sizes = split(given)
+        orders = gradient_orders(definition, tensors)
+        outputs = _ordered(empty_results(definition, tensors, sizes), orders) if any(orders) else ()
+        results = operator.launch(tensors, numbers, sizes, outputs)
         return results[0] if len(results) == 1 else results
 
     def fake(*given: Any) -> Any:
         tensors, _, sizes = split(given)
-        results = empty_results(definition, tensors, sizes)
+        results = _ordered(empty_results(definition, tensors, sizes), gradient_orders(definition, tensors))
         return results[0] if len(results) == 1 else results
 
     for device in ("CPU", "CUDA"):
@@ -98,6 +101,42 @@ def splitter(definition: Operator) -> Callable[[Sequence[Any]], Given]:
         return tuple(given[:count]), numbers, sizes
 
     return split
+
+
+def gradient_orders(definition: Operator, tensors: Sequence[Tensor]) -> list[tuple[int, ...] | None]:
+    """For each output the order of its axes in memory, the outermost first; None of row-major ones.
+
+    A gradient whose rows are rows of the input that it is of lies as that does, so that what the input was a view of takes it as it
+    lies: heads that were split from one projection, say.
+    """
+    graph = definition.graphs[0]
+    inputs = {f"grad_{spec.name}": (spec.shape, x) for spec, x in zip(graph.inputs, tensors)}
+    found: list[tuple[int, ...] | None] = []
+    for spec in graph.outputs:
+        shape, x = inputs.get(spec.name, (None, None))
+        order = None
+        if x is not None and spec.shape == shape and x.dim() > 2:
+            strides, lengths = ([_hint(n) for n in of] for of in (x.stride(), x.shape))
+            several = [axis for axis in range(x.dim()) if lengths[axis] != 1]
+            wanted = sorted(several, key=lambda axis: -strides[axis])
+            if wanted != several and strides[-1] == 1 and wanted[-1] == x.dim() - 1:
+                places = iter(wanted)
+                order = tuple(next(places) if lengths[axis] != 1 else axis for axis in range(x.dim()))
+        found.append(order)
+    return found
+
+
+def _hint(n: Any) -> int:
+    """A size, or what a symbol of torch was when it was traced: no guard is made of it."""
+    return n if isinstance(n, int) else int(n.node.hint or 0)
+
+
+def _ordered(results: Sequence[Tensor], orders: Sequence[tuple[int, ...] | None]) -> tuple[Tensor, ...]:
+    """The same tensors without values, those with an order in that."""
+    return tuple(
+        x if order is None else x.new_empty([x.shape[a] for a in order]).permute([order.index(a) for a in range(len(order))])
+        for x, order in zip(results, orders)
+    )
 
 
 def empty_results(definition: Operator, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:

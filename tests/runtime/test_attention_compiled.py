@@ -89,3 +89,32 @@ def test_what_does_not_fit_is_refused():
     q, k, v = heads()
     with pytest.raises(Exception, match=r"expected k \[2, 2, 12, 16\]"):
         torch.compile(lambda *given: kgen.attention(*given), fullgraph=True, backend="aot_eager")(q, k, v[:, :, :3])
+
+
+def test_gradients_lie_as_what_they_are_of_where_a_compiler_sees_them():
+    """Heads split from one projection: their gradients are joined again without a transpose, and are what they are eagerly."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    batch, rows, heads, depth, seen = 2, 40, 3, 16, []
+
+    def layer(x):
+        q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in x.chunk(3, -1))
+        return kgen.attention(q, k, v, causal=True).transpose(1, 2).flatten(2)
+
+    def backward(graph, inputs):
+        called = [n for n in graph.graph.nodes if getattr(n.target, "namespace", "") == "kgen"]
+        seen.extend(x for n in called for x in n.meta["val"] if x.dim() > 2)
+        return graph
+
+    x = torch.randn(batch, rows, 3 * heads * depth, dtype=torch.bfloat16, requires_grad=True)
+    seed = torch.randn(batch, rows, heads * depth, dtype=torch.bfloat16)
+    (eager,) = torch.autograd.grad(layer(x), x, seed)
+    run = torch.compile(
+        layer, fullgraph=True, backend=aot_autograd(fw_compiler=lambda graph, _: graph, bw_compiler=backward)
+    )
+    (found,) = torch.autograd.grad(run(x), x, seed)
+    assert torch.equal(found, eager)
+    assert len(seen) == 3
+    for gradient in seen:
+        assert tuple(gradient.shape) == (batch, heads, 1, rows, depth)
+        assert [gradient.stride(axis) for axis in (0, 1, 3, 4)] == [rows * heads * depth, depth, heads * depth, 1]
