@@ -60,19 +60,20 @@ def define(
 ) -> None:
     """Makes it `torch.ops.kgen.KEY`: with what autograd keeps of a call, what it passes back, and its rule for vmap."""
     key, definition = operator.key, operator.definition
-    split = splitter(definition)
+    split, like = splitter(definition), _gradients_of(definition)
     _LIBRARY.define(schema(operator), tags=(torch.Tag.pt2_compliant_tag,))
 
     def run(*given: Any) -> Any:
         tensors, numbers, sizes = split(given)
-        orders = gradient_orders(definition, tensors)
-        outputs = _ordered(empty_results(definition, tensors, sizes), orders) if any(orders) else ()
+        orders = [(k, order) for k, i in like if (order := _order(tensors[i]))]
+        outputs = _ordered(empty_results(definition, tensors, sizes), orders) if orders else ()
         results = operator.launch(tensors, numbers, sizes, outputs)
         return results[0] if len(results) == 1 else results
 
     def fake(*given: Any) -> Any:
         tensors, _, sizes = split(given)
-        results = _ordered(empty_results(definition, tensors, sizes), gradient_orders(definition, tensors))
+        orders = [(k, order) for k, i in like if (order := _order(tensors[i]))]
+        results = _ordered(empty_results(definition, tensors, sizes), orders)
         return results[0] if len(results) == 1 else results
 
     for device in ("CPU", "CUDA"):
@@ -103,40 +104,39 @@ def splitter(definition: Operator) -> Callable[[Sequence[Any]], Given]:
     return split
 
 
-def gradient_orders(definition: Operator, tensors: Sequence[Tensor]) -> list[tuple[int, ...] | None]:
-    """For each output the order of its axes in memory, the outermost first; None of row-major ones.
+def _gradients_of(definition: Operator) -> list[tuple[int, int]]:
+    """The outputs that lie as an input does, both by place: its gradients, if they have rows of heads or more.
 
-    A gradient whose rows are rows of the input that it is of lies as that does, so that what the input was a view of takes it as it
-    lies: heads that were split from one projection, say.
+    So what the input was a view of takes them without a transpose: a projection that was split into heads, say.
     """
     graph = definition.graphs[0]
-    inputs = {f"grad_{spec.name}": (spec.shape, x) for spec, x in zip(graph.inputs, tensors)}
-    found: list[tuple[int, ...] | None] = []
-    for spec in graph.outputs:
-        shape, x = inputs.get(spec.name, (None, None))
-        order = None
-        if x is not None and spec.shape == shape and x.dim() > 2:
-            strides, lengths = ([_hint(n) for n in of] for of in (x.stride(), x.shape))
-            several = [axis for axis in range(x.dim()) if lengths[axis] != 1]
-            wanted = sorted(several, key=lambda axis: -strides[axis])
-            if wanted != several and strides[-1] == 1 and wanted[-1] == x.dim() - 1:
-                places = iter(wanted)
-                order = tuple(next(places) if lengths[axis] != 1 else axis for axis in range(x.dim()))
-        found.append(order)
-    return found
+    inputs = {f"grad_{spec.name}": (i, spec.shape) for i, spec in enumerate(graph.inputs)}
+    pairs = [(k, spec.shape, *inputs[spec.name]) for k, spec in enumerate(graph.outputs) if spec.name in inputs]
+    return [(k, i) for k, own, i, shape in pairs if own == shape and len(shape.dims) + shape.leading > 2]
 
 
-def _hint(n: Any) -> int:
-    """A size, or what a symbol of torch was when it was traced: no guard is made of it."""
-    return n if isinstance(n, int) else int(n.node.hint or 0)
-
-
-def _ordered(results: Sequence[Tensor], orders: Sequence[tuple[int, ...] | None]) -> tuple[Tensor, ...]:
-    """The same tensors without values, those with an order in that."""
-    return tuple(
-        x if order is None else x.new_empty([x.shape[a] for a in order]).permute([order.index(a) for a in range(len(order))])
-        for x, order in zip(results, orders)
+def _order(x: Tensor) -> tuple[int, ...] | None:
+    """The order of a tensor's axes in memory, the outermost first; None where it is theirs, or its rows are not contiguous."""
+    if x.is_contiguous():
+        return None
+    strides, lengths = (
+        [n if isinstance(n, int) else int(n.node.hint or 0) for n in of] for of in (x.stride(), x.shape)
     )
+    several = [axis for axis, n in enumerate(lengths) if n != 1]
+    wanted = sorted(several, key=lambda axis: -strides[axis])
+    if wanted == several or strides[-1] != 1 or wanted[-1] != x.dim() - 1:
+        return None
+    places = iter(wanted)
+    return tuple(next(places) if n != 1 else axis for axis, n in enumerate(lengths))
+
+
+def _ordered(results: Sequence[Tensor], orders: Sequence[tuple[int, tuple[int, ...]]]) -> tuple[Tensor, ...]:
+    """The same tensors without values, those at some places with their axes in another order in memory."""
+    found = list(results)
+    for k, order in orders:
+        dense = found[k].new_empty([found[k].shape[axis] for axis in order])
+        found[k] = dense.permute([order.index(axis) for axis in range(len(order))])
+    return tuple(found)
 
 
 def empty_results(definition: Operator, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:
