@@ -258,7 +258,7 @@ def gpt2(mode: str, tune: str | None, steps: int = 200) -> dict[str, Any]:
             loss: Tensor = run(batches[i % 4, :, :-1], batches[i % 4, :, 1:])
             loss.backward()
             optimizer.step()
-            return loss.detach()
+            return loss.detach().clone()  # of a CUDA graph it is the next step's too
 
         begun = time.monotonic()
         step().item()
