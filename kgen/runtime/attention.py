@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
-from kgen.ops.attention.problem import NARROW, WIDEST
+from kgen.ops.attention.problem import NARROW, WIDEST, WIDEST_GRADIENT
 from kgen.runtime.fp8 import check_fp8, columns_of_values, of_heads
 from kgen.runtime.operator import KernelOperator
 from kgen.runtime.pages import check_pages, rows_of_pages
@@ -76,7 +76,7 @@ def attention(
     the columns where it is True, as torch's attn_mask. `softcap` bounds scores before both: softcap * tanh(score / softcap).
     `scale`, 0 or more, is 1 / sqrt(D) unless given. With `lse` the second result is [B, H, M], f32: the logarithm of the sum of
     the scores' exponentials. A row that is left no column is 0, its lse -infinity; so is every row where N is 0. D and E are at
-    most 1024, where a gradient is wanted 256.
+    most 1024, where a gradient is wanted 512.
     Gradients take memory of numbers of rows, that of `bias` of scores too.
 
     `lengths`, int32 [B] on the device, are how many keys there are of each batch, of the N that there is memory for: what lies
@@ -152,9 +152,10 @@ def attention(
         raise ArgumentError("attention: a gradient with lengths or pages; expected a call under torch.no_grad()")
     if differentiated and fp8:
         raise ArgumentError("attention: a gradient of float8_e4m3fn; expected a call under torch.no_grad()")
-    if differentiated and max(D, E) > NARROW:
+    if differentiated and max(D, E) > WIDEST_GRADIENT:
         raise ArgumentError(
-            f"attention: a gradient of heads of {max(D, E)} columns; expected at most {NARROW}, or a call under torch.no_grad()"
+            f"attention: a gradient of heads of {max(D, E)} columns; expected at most {WIDEST_GRADIENT}, or a call under "
+            f"torch.no_grad()"
         )
     if N == 0:
         shape = (B, H, M, E) if layout == "BHND" else (B, M, H, E)

@@ -17,12 +17,14 @@ from torch import Tensor
 import kgen
 from kgen.dsl import functions as F
 from kgen.dsl.any_order import unordered
+from kgen.dsl.family import normalised
 from kgen.dsl.gradient import backward, training
 from kgen.dsl.problem import Problem
+from kgen.dsl.program import program_of
 from kgen.dsl.target import Target
 from kgen.gpu.target import resolve
 from kgen.ops.attention.heads import variant
-from kgen.runtime import call
+from kgen.runtime import call, dispatch
 from kgen.runtime.operator import KernelOperator
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +87,28 @@ def test_lengths(rows: int, columns: int) -> None:
 )
 def test_widths(depth: int, width: int) -> None:
     check(*operands(1, 2, 2, 20, 37, depth, width), causal=True)
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "options"), [(288, 320, {}), (512, 512, {"causal": True}), (400, 512, {"window": (20, 3)})]
+)
+def test_heads_beyond_256_columns(depth: int, width: int, options: dict[str, Any]) -> None:
+    """Blocks share the columns of results; no instruction has more than 256."""
+    check(*operands(1, 4, 2, 70, 53, depth, width, F16), **options)
+
+
+@pytest.mark.parametrize("arch", ["H200", "A100-SXM4-80GB", "RTX 4090"])
+@pytest.mark.parametrize("width", [288, 320, 512])
+def test_wide_heads_have_kernels_everywhere(width: int, arch: str) -> None:
+    """On tensor cores of every kind, with what shared memory there is."""
+    graph = variant("causal").graphs[0]
+    made = backward(training(graph), (0,), (0, 1, 2)).graph
+    assert made is not None
+    problem = Problem.dense(made, {"...": (1, 2), "G": 1, "M": 512, "N": 512, "D": width, "E": width})
+    target = resolve(arch)
+    for launch in program_of(problem).launches:
+        normal = normalised(launch)
+        assert not dispatch.default(normal, target).config.broken(normal, target)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 0), (0, 5)])

@@ -15,8 +15,9 @@ from kgen.ops.attention.algebra import Attention, attention, mask
 from kgen.ops.attention.masks import is_limit
 from kgen.ops.common.axes import has_leading
 
-#: The widest heads that there are kernels for, and the widest values of which a thread has a row's sums: half as many registers.
-WIDEST, NARROW = 1024, 256
+#: The widest heads that there are kernels for; the widest values of which a thread has a row's sums, half as many registers; and
+#: the widest heads of gradients.
+WIDEST, NARROW, WIDEST_GRADIENT = 1024, 256, 512
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
 from kgen.dsl.vector import Vector, ceil, maximum, where
-from kgen.ops.attention.problem import NARROW
+from kgen.ops.attention.problem import WIDEST_GRADIENT
 from kgen.ops.attention.schedule import IN_L2, of_all_heads
 from kgen.ops.attention.tensor_maps import by_tma
 from kgen.ops.attention_gradient.problem import Sides, depth, describe, found, matches
@@ -42,9 +42,9 @@ class GradientSchedule(Schedule):
 
     @rule
     def widest_heads(self, problem: Problem, target: Target) -> bool:
-        """heads have at most 256 columns"""
+        """heads have at most 512 columns"""
         s = describe(problem)
-        return max(map(depth, (*s.rows, *s.columns))) <= NARROW
+        return max(map(depth, (*s.rows, *s.columns))) <= WIDEST_GRADIENT
 
     @pruning
     def longest_first(self, problem: Problem, target: Target) -> bool:

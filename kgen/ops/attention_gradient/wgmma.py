@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -110,6 +112,12 @@ class AttentionGradientWgmma(GradientSchedule):
         most = (_OVERLAPPED_WIDE if wide else _OVERLAPPED) if self.overlap else _SERIAL
         most = min(most, _PASSING) if made.transposed and self.consumers == 2 else most
         return scores + weights + sum(widths(problem, 64, self.slices)) // 2 <= most
+
+    @rule
+    def instruction(self, problem: Problem, target: Target) -> Vector:
+        """a block has at most 256 columns of a result, those of an instruction"""
+        shares = widths(problem, 64, self.slices)
+        return functools.reduce(operator.and_, (width <= 256 for width in shares))
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn.functional import scaled_dot_product_attention
 
-from kgen.ops.attention.problem import NARROW, WIDEST
+from kgen.ops.attention.problem import WIDEST, WIDEST_GRADIENT
 from kgen.runtime.attention import attention
 from kgen.runtime.backend.aten import Untaken
 from kgen.runtime.backend.regions import tensor_of
@@ -66,7 +66,7 @@ def differentiate(gm: GraphModule, wanted: Callable[[torch.device], bool]) -> No
         operands = (q, k, v)
         plain = attn_mask is None and not dropout_p and all(x.dim() == 4 for x in operands) and wanted(q.device)
         differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
-        if not (plain and differentiated) or _unfit(*operands, NARROW) or (scale is not None and scale < 0):
+        if not (plain and differentiated) or _unfit(*operands, WIDEST_GRADIENT) or (scale is not None and scale < 0):
             return scaled_dot_product_attention(
                 q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
