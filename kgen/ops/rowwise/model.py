@@ -130,10 +130,9 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vecto
     vectors = config.vectors(problem)
     elements = vectors * config.pack  # of a thread
 
-    # Instructions: a thread's elements, its vectors, its part of each reduction across threads.
-    used = elements
-    of_elements = used * an_element
-    work = of_elements + used * beside + of_thread
+    # Instructions: a thread's elements, those beyond the row too, its vectors, its part of each reduction across threads.
+    of_elements = elements * an_element
+    work = of_elements + elements * beside + of_thread
     issue = blocks * threads * work / (target.sm_count * 128 * target.clock_hz * k.issued)
 
     # Lines that warps touch, and blocks that begin one after another.
