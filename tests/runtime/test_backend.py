@@ -297,7 +297,7 @@ def test_attention_with_a_gradient_is_torchs_where_kgens_is_another():
     assert taken(q, q, q, scale=-0.5) == []
     assert taken(q, q, q, attn_mask=torch.ones(8, 8, dtype=torch.bool)) == []
     assert taken(*(x.detach().float().requires_grad_() for x in (q, q, q))) == []
-    wide = torch.randn(1, 2, 3, 320, dtype=torch.bfloat16, requires_grad=True)
+    wide = torch.randn(1, 2, 3, 520, dtype=torch.bfloat16, requires_grad=True)
     assert taken(wide, wide, wide) == []
     with torch.no_grad():
         report = explain(attend, wide, wide, wide)
