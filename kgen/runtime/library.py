@@ -63,17 +63,19 @@ def define(
     split, like = splitter(definition), _gradients_of(definition)
     _LIBRARY.define(schema(operator), tags=(torch.Tag.pt2_compliant_tag,))
 
+    def orders_of(tensors: Sequence[Tensor]) -> list[tuple[int, tuple[int, ...]]]:
+        return [(k, order) for k, i in like if (order := _order(tensors[i]))]
+
     def run(*given: Any) -> Any:
         tensors, numbers, sizes = split(given)
-        orders = [(k, order) for k, i in like if (order := _order(tensors[i]))]
+        orders = orders_of(tensors)
         outputs = _ordered(empty_results(definition, tensors, sizes), orders) if orders else ()
         results = operator.launch(tensors, numbers, sizes, outputs)
         return results[0] if len(results) == 1 else results
 
     def fake(*given: Any) -> Any:
         tensors, _, sizes = split(given)
-        orders = [(k, order) for k, i in like if (order := _order(tensors[i]))]
-        results = _ordered(empty_results(definition, tensors, sizes), orders)
+        results = _ordered(empty_results(definition, tensors, sizes), orders_of(tensors))
         return results[0] if len(results) == 1 else results
 
     for device in ("CPU", "CUDA"):
@@ -113,6 +115,11 @@ def _gradients_of(definition: Operator) -> list[tuple[int, int]]:
     inputs = {f"grad_{spec.name}": (i, spec.shape) for i, spec in enumerate(graph.inputs)}
     pairs = [(k, spec.shape, *inputs[spec.name]) for k, spec in enumerate(graph.outputs) if spec.name in inputs]
     return [(k, i) for k, own, i, shape in pairs if own == shape and len(shape.dims) + shape.leading > 2]
+
+
+def hint(size: Any) -> int:
+    """A size; of a symbol, the one that it had: no guard is made of it."""
+    return size if isinstance(size, int) else int(size.node.hint or 1)
 
 
 def _order(x: Tensor) -> tuple[int, ...] | None:

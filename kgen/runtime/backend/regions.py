@@ -23,6 +23,7 @@ from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.types import f32
 from kgen.numerics.dtypes import from_torch
 from kgen.runtime.backend.aten import ROWS, Kind, Site, Untaken, Value, check, input_value
+from kgen.runtime.library import hint
 
 _LINE = re.compile(r'File "([^"]*)", line (\d+)')
 
@@ -125,11 +126,6 @@ def problem_of(region: Region) -> Problem:
     shapes = [tuple(evaluate(d, sizes) for d in spec.shape.dims) for spec in region.graph.outputs]
     outputs = [Operand(s.name, s.dtype, n, dense_strides(n)) for s, n in zip(region.graph.outputs, shapes)]
     return Problem.bind(region.graph, [*inputs, *outputs])
-
-
-def hint(size: Any) -> int:
-    """A size; of a symbol, the one that it had."""
-    return size if isinstance(size, int) else int(size.node.hint or 1)
 
 
 def _translated(node: Node, sizes: Sizes, value_of: Callable[[Any], Any]) -> Any:

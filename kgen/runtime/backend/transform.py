@@ -23,7 +23,6 @@ from kgen.runtime.backend.regions import (
     Region,
     changed,
     comparable,
-    hint,
     is_view,
     kind_of,
     location,
@@ -35,6 +34,7 @@ from kgen.runtime.backend.regions import (
 from kgen.runtime.backend.report import Left, Report, Taken
 from kgen.runtime.backend.views import made_node, sink
 from kgen.runtime.dispatch import COMMANDS
+from kgen.runtime.library import hint
 from kgen.runtime.operator import KernelOperator
 from kgen.runtime.registry import of_key
 

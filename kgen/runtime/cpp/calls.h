@@ -58,7 +58,7 @@ struct Operands {
   std::uint64_t require_gradients = 0;  // a bit of each
   bool have_memory = true;
 
-  // False where it has no memory that Python need not look at.
+  // False where it has no memory, or is one that torch has to see.
   bool add(const at::Tensor& x, PyTypeObject* type) {
     const c10::TensorImpl* impl = x.unsafeGetTensorImpl();
     if (!impl->has_storage() || impl->has_symbolic_sizes_strides() || impl->key_set().has(c10::DispatchKey::Python))
