@@ -42,7 +42,7 @@ _MODULES = {
     "kgen.ops.linear_attention": "LinearAttention LinearAttentionWgmma",
     "kgen.ops.nms": "Nms",
     "kgen.ops.reduction": "ChannelStats ColumnStats Reduce",
-    "kgen.ops.rowwise": "Rowwise RowwiseCluster",
+    "kgen.ops.rowwise": "Rowwise RowwiseCluster RowwiseSpan",
     "kgen.ops.scan": "Scan",
     "kgen.ops.scatter": "ScatterAdd ScatterBins ScatterRows",
     "kgen.runtime.attention": "attention",

@@ -104,6 +104,7 @@ from kgen.ops.reduction import ColumnStats as ColumnStats
 from kgen.ops.reduction import Reduce as Reduce
 from kgen.ops.rowwise import Rowwise as Rowwise
 from kgen.ops.rowwise import RowwiseCluster as RowwiseCluster
+from kgen.ops.rowwise import RowwiseSpan as RowwiseSpan
 from kgen.ops.scan import Scan as Scan
 from kgen.ops.scatter import ScatterAdd as ScatterAdd
 from kgen.ops.scatter import ScatterBins as ScatterBins

@@ -50,7 +50,8 @@ def test_whoever_writes_a_family_needs_nothing_else() -> None:
     """What an operator with its own template and what a schedule subclass are made of."""
     needed = """Arch Schedule SearchSpace TemplateSchedule choice rule pruning sm Family register_family render Source Launch
         Pointer Integer Scalar TensorMap Dim ceil_div external Problem MmaGemm WgmmaGemm SimtGemm Gemv Elementwise Transpose
-        Gather GatherSum Rowwise RowwiseCluster Reduce ColumnStats ChannelStats ScatterAdd ScatterBins ScatterRows Nms"""
+        Gather GatherSum Rowwise RowwiseCluster RowwiseSpan Reduce ColumnStats ChannelStats ScatterAdd ScatterBins ScatterRows
+        Nms"""
     assert {*needed.split()} <= {*kgen.__all__}
 
 

@@ -16,6 +16,21 @@ struct RowColumns {
   }
 };
 
+//: FilledColumns
+// As RowColumns, where of a thread's vectors none but the last may lie beyond the row.
+template <int Vectors, int Step>
+struct FilledColumns {
+  int first, length;
+  template <typename F>
+  __device__ __forceinline__ void for_each(int tile, const F& f) const {
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+      const int column = tile + first + v * Step;
+      if (v < Vectors - 1 || column < length) f(v, column);
+    }
+  }
+};
+
 //: RowColumnsByFour
 // The columns of a row at which a thread has vectors, as RowColumns, with four of these in registers at a time.
 template <int Vectors, int Step, bool Whole>

@@ -220,6 +220,15 @@ GOLDENS: dict[str, Golden] = {
         "scale_mask_softmax", bf16, {"...": (2, 8, 64), "N": 50256}, (), "RowwiseCluster",
         {"cluster": 4, "threads": 256, "pack": 8, "unroll": 2, "slots": 8, "blocks_per_sm": 2, "columns": "late",
          "load": "evict_last"}),
+    "rowwise_span": Golden(
+        "layer_norm", f16, {"...": (100000,), "N": 59}, (), "RowwiseSpan",
+        {"row_threads": 4, "threads": 128, "turns": 4, "columns": "early", "load": "evict_last"}),
+    "rowwise_span_loss": Golden(
+        "cross_entropy", f32, {"M": 4096, "N": 96}, (), "RowwiseSpan",
+        {"row_threads": 32, "threads": 128, "turns": 2, "columns": "late", "load": "default"}),
+    "rowwise_span_lone": Golden(
+        "softmax", bf16, {"...": (65537,), "N": 5}, (), "RowwiseSpan",
+        {"row_threads": 1, "threads": 64, "turns": 4, "columns": "late", "load": "evict_last"}),
     "rowwise_shifted": Golden(
         "layer_norm", f16, {"...": (32768,), "N": 4095}, (), "Rowwise",
         {"row_threads": 256, "threads": 256, "pack": 8, "shift": True, "load": "evict_last"}),

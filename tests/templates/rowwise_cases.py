@@ -20,7 +20,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, bool_, f32, f64, i32, i64
 from kgen.emulator import Options
-from kgen.ops.rowwise import Rowwise, RowwiseCluster
+from kgen.ops.rowwise import Rowwise, RowwiseCluster, RowwiseSpan
 from kgen.tuner.execute import AnyKernel, Runner
 from kgen.tuner.verify import Gate
 
@@ -281,6 +281,56 @@ def _cost_cluster(config: Schedule, problem: Problem) -> float:
     return max(math.prod(problem.leading) / 2e5, work / 40000, unrolled / 64)
 
 
+#: Those with a row to keep.
+_WITH_ROWS = tuple(e for e in (*FLOAT_EXPRESSIONS, *EXACT_EXPRESSIONS) if e != "lone")
+
+
+def _make_span(
+    dtype: str, source: random.Random, name: str, value: Value
+) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
+    """The same for RowwiseSpan: rows around the threads that share one, more and fewer than a block has."""
+    fixed: dict[str, Value] = {
+        "row_threads": source.choice((1, 2, 4, 8, 16, 32)),
+        "threads": source.choice((64, 64, 128)),
+        "turns": source.choice((1, 2, 4)),
+        "columns": source.choice(("early", "late")),
+    }
+    traits = {
+        "expression": source.choice([e for e in expressions(DTYPES[dtype]) if e in _WITH_ROWS]),
+        "length": source.choice(LENGTHS),
+        "rows": source.choice(ROWS),
+    }
+    if name in traits:
+        traits[name] = str(value)
+    elif name in RowwiseSpan.fields:
+        fixed[name] = value
+    if name == "columns" and value == "early":
+        traits["expression"] = "weighted"
+    if traits["expression"] not in _WITH_COLUMNS:
+        fixed["columns"] = "late"
+    graph = operator(dtype, traits["expression"]).graphs[0]
+    threads = int(fixed["row_threads"])
+    length = _length(source, traits["length"], 1, threads)
+    block = int(fixed["threads"]) // threads * int(fixed["turns"])
+    count = {"one": 1, "two": 2, "below a block": block - 1, "above a block": block + 1, "prime": 13}[traits["rows"]]
+    head = (max(1, count),) if traits["expression"] != "masked" else (max(1, count), 1)
+    operands = []
+    for number, spec in enumerate((*graph.inputs, *graph.outputs)):
+        named = tuple(int({"M": head[0], "N": length}.get(str(d), d)) for d in spec.shape.dims)
+        shape = (*(head if spec.shape.leading else ()), *named)
+        operands.append(_place(spec, shape, "dense", number >= len(graph.inputs)))
+    problem = family_of(graph).normalise(Problem.bind(graph, operands))
+    return problem, fixed, traits
+
+
+def _cost_span(config: Schedule, problem: Problem) -> float:
+    """The same for RowwiseSpan."""
+    assert isinstance(config, RowwiseSpan)
+    blocks = math.ceil(math.prod(problem.leading[:-1]) / config.rows)
+    work = blocks * config.threads * config.turns
+    return max(math.prod(problem.leading) / 2e5, work / 40000, config.vectors(problem) / 64)
+
+
 def judge(case: Case, kernel: AnyKernel, device: str = "cpu") -> None:
     """The gate: exact results of whole numbers bit for bit, others within the tolerance, nothing else touched."""
     source = kernel.source
@@ -301,7 +351,7 @@ def judge(case: Case, kernel: AnyKernel, device: str = "cpu") -> None:
 
 
 def groups() -> list[Group]:
-    """Two groups for each dtype, and one of clusters that loop."""
+    """Two groups for each dtype, one of clusters that loop, and one of spans."""
     found = []
     for name in ("f16", "bf16", "f32", "f64", "i32", "i8") * 2:
         traits = {"expression": expressions(DTYPES[name]), "operands": OPERANDS, "length": LENGTHS, "rows": ROWS}
@@ -311,4 +361,8 @@ def groups() -> list[Group]:
         traits = {"expression": one_phase, "operands": ("dense", "padded", "broadcast"), "parts": PARTS, "rows": ROWS}
         make = partial(_make_cluster, name)
         found.append(Group(f"RowwiseCluster-{name}", RowwiseCluster, make, traits, _cost_cluster, judge=judge))
+        kept = tuple(e for e in expressions(DTYPES[name]) if e in _WITH_ROWS)
+        traits = {"expression": kept, "length": LENGTHS, "rows": ROWS}
+        make = partial(_make_span, name)
+        found.append(Group(f"RowwiseSpan-{name}", RowwiseSpan, make, traits, _cost_span, judge=judge))
     return found

@@ -3,7 +3,8 @@
 import pytest
 from suite import GROUPS, cases_of, names, run_and_compile
 
-NAMES = [*names("Rowwise"), *names("RowwiseCluster")]
+SCHEDULES = ["Rowwise", "RowwiseCluster", "RowwiseSpan"]
+NAMES = [name for schedule in SCHEDULES for name in names(schedule)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -11,7 +12,7 @@ def test_cases(name: str) -> None:
     run_and_compile(name)
 
 
-@pytest.mark.parametrize("schedule", ["Rowwise", "RowwiseCluster"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_value_of_every_field(schedule: str) -> None:
     groups = names(schedule)
     seen = {item for name in groups for case in cases_of(name) for item in case.config.values.items()}

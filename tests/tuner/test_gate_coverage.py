@@ -32,6 +32,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {}, {"blocks_per_sm": 2}, {"order": "diagonal", "copy": "tma", "blocks_per_sm": 2, "load": "default"}
     ]),
     "Rowwise": ("softmax", ROWS, [{}, {"keep": "none"}, {"keep": "shared"}]),
+    "RowwiseSpan": ("layer_norm", {"...": (4096,), "N": 59}, [{}, {"turns": 4, "threads": 64}]),
     "RowwiseCluster": ("layer_norm", {"...": (64,), "N": 65536}, [{}]),
     "Scan": ("logcumsumexp", ROWS, [{}, {"row_threads": 256, "threads": 256}]),
     "Reduce": ("reduce_sum", LINE, [

@@ -15,6 +15,7 @@ from kgen.ops.common.memory_bound import LOADS, STORES
 if TYPE_CHECKING:
     from kgen.ops.rowwise.cluster import RowwiseCluster
     from kgen.ops.rowwise.rowwise import Rowwise
+    from kgen.ops.rowwise.span import RowwiseSpan
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Reached:
     """An access as the templates write it.
 
     In the loop over a thread's vectors, of which number v begins at `column`: `arrives` is the statement that loads one where it
-    is kept, `vector` what is computed with; `stored` the statement that stores a result.
+    is kept, `vector` what is computed with; `stored` the statement that stores a result. What is `shared` lies in shared
+    memory, which NAME_row points into.
     """
 
     access: Access
@@ -62,6 +64,7 @@ class Reached:
     arrives: str
     vector: str
     stored: str
+    shared: bool = False
 
     @property
     def name(self) -> str:
@@ -93,7 +96,7 @@ class Reached:
 
     def element(self) -> str:
         """Where the element at `column` of the row is."""
-        return f"{self.row()} + column{self._stride}"
+        return f"{self.name}_row + column" if self.shared else f"{self.row()} + column{self._stride}"
 
     @property
     def place(self) -> str:
@@ -108,7 +111,9 @@ class Reached:
         return f" * {self.name}_s{self.rank - 1}" if self.access.strided else ""
 
     @classmethod
-    def of(cls, a: Access, rank: int, config: Rowwise | RowwiseCluster, length: str, ragged: bool) -> Reached:
+    def of(
+        cls, a: Access, rank: int, config: Rowwise | RowwiseCluster | RowwiseSpan, length: str, ragged: bool
+    ) -> Reached:
         """`ragged`: rows end within vectors."""
         width = "WIDTH" if config.shift else "PACK"
         limit = f", {length} - column" if ragged else ""
@@ -119,7 +124,7 @@ class Reached:
         elif a.strided:
             loaded = f"load_strided<{width}>({at}, {a.name}_s{rank - 1}, {length} - column)"
         else:
-            policy = LOADS[config.load] if a.kind == "full" else ""
+            policy = LOADS[config.load] if a.kind == "full" and config.keep != "span" else ""
             loaded = f"load_vector<{width}{policy}>({at}{limit})"
         held = f"{a.name}_items[v]"
         if config.shift:
@@ -139,7 +144,7 @@ class Reached:
             stored = f"store_strided<{width}>({at}, {a.name}_vector, {a.name}_s{rank - 1}, {length} - column)"
         else:
             stored = f"store_vector<{width}{STORES[config.store]}>({at}, {a.name}_vector{limit})"
-        return cls(a, rank, arrives, vector, stored)
+        return cls(a, rank, arrives, vector, stored, a.kind == "full" and config.keep == "span")
 
 
 def _staged(a: Access, base: str, number: str) -> str:

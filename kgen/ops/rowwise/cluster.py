@@ -30,6 +30,7 @@ from kgen.ops.rowwise.model import cluster_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
 from kgen.ops.rowwise.problem import LONGEST, normalise, suites, widest_pack
 from kgen.ops.rowwise.rowwise import Rowwise
+from kgen.ops.rowwise.span import RowwiseSpan
 
 
 @dataclass(frozen=True)
@@ -295,4 +296,4 @@ class RowwiseCluster(Schedule):
         return cluster_seconds(self, problem, target)
 
 
-family = register_family(Family("rowwise", (Rowwise, RowwiseCluster), matches, normalise, dims, suites))
+family = register_family(Family("rowwise", (Rowwise, RowwiseCluster, RowwiseSpan), matches, normalise, dims, suites))

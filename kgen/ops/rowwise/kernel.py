@@ -24,6 +24,7 @@ from kgen.ops.rowwise.plan import Plan, full_shape, is_full, plan_of
 if TYPE_CHECKING:
     from kgen.ops.rowwise.cluster import RowwiseCluster
     from kgen.ops.rowwise.rowwise import Rowwise
+    from kgen.ops.rowwise.span import RowwiseSpan
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Context:
 class Writer:
     """Makes the functions of a plan for one problem."""
 
-    def __init__(self, config: Rowwise | RowwiseCluster, problem: Problem) -> None:
+    def __init__(self, config: Rowwise | RowwiseCluster | RowwiseSpan, problem: Problem) -> None:
         graph = problem.graph
         self.config, self.problem = config, problem
         self.plan: Plan = plan_of(graph, config.algorithm == "online")
@@ -310,6 +311,8 @@ class Writer:
             tiled = "true" if config.keep == "none" else "false"
             head = f"static_cast<int>((PACK - ({' + '.join(full[0].offsets())}) % PACK) % PACK)"
             return f"ShiftedColumns<VECTORS, STEP, PACK, {tiled}>", f"first, {head}, {length}"
+        if config.keep == "span" and not config.is_whole(self.problem):
+            return "FilledColumns<VECTORS, STEP>", f"first, {length}"
         kind = "RowColumnsByFour" if config.keep == "shared" and config.columns == "late" else "RowColumns"
         whole = "true" if config.is_whole(self.problem) else "false"
         return f"{kind}<VECTORS, STEP, {whole}>", f"first, {length}"
@@ -332,7 +335,8 @@ class Writer:
         if row:
             yield "The results that are one value a row.", row.text
 
-    def context(self) -> Context:
+    def context(self, places: tuple[tuple[str, int], ...] | None = None) -> Context:
+        """What the template sees; `places` are those of operands in shared memory, unless they lie there one after another."""
         config, problem, plan = self.config, self.problem, self.plan
         phases = tuple(self.phase(p) for p in range(len(plan.phases)))
         last = self.phase(len(phases))
@@ -378,7 +382,7 @@ class Writer:
             packed=tuple(narrow) if config.keep == "registers" else (),
             reduce_bytes=config.reduce_bytes(problem),
             stage_bytes=config.stage_bytes(problem),
-            offsets=offsets([a.access for a in full], config.stage_columns(problem)),
+            offsets=offsets([a.access for a in full], config.stage_columns(problem)) if places is None else places,
         )
 
     def _is_used(self, access: Reached) -> bool:
@@ -407,7 +411,8 @@ class Writer:
         params.append(Integer(self.length, Dim(self.length), most=self.config.longest_row(problem)))
         params += [Integer(name, Dim(name)) for name in self.sizes]
         for a in (*accesses(problem)[0], *accesses(problem)[1]):
-            for d in (*a.moving, *([rank - 1] if a.strided else [])):
+            moving = () if self.config.keep == "span" and a.kind == "full" else a.moving
+            for d in (*moving, *([rank - 1] if a.strided else [])):
                 params.append(Integer.stride(f"{a.name}_s{d}"))
         return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
 

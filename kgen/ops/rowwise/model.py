@@ -24,6 +24,7 @@ from kgen.tuning_db.machines import constants
 if TYPE_CHECKING:
     from kgen.ops.rowwise.cluster import RowwiseCluster
     from kgen.ops.rowwise.rowwise import Rowwise
+    from kgen.ops.rowwise.span import RowwiseSpan
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,84 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vecto
     memory = traffic / (k.bandwidth * target.bandwidth * share)
     sharp = memory**k.sharpness + latency**k.sharpness + issue**k.sharpness
     sharp = sharp + touched**k.sharpness + begun**k.sharpness
+    return 2e-6 + sharp ** (1 / k.sharpness)
+
+
+@dataclass(frozen=True)
+class SpanConstants(Constants, model="rowwise_span"):
+    """The same for blocks whose rows are one span of memory."""
+
+    element: float  # instructions of an element,
+    operand: float  # for each operand of rows,
+    reduction: float  # for each reduction,
+    column: float  # and for each operand of [N] that is read for every row
+    row: float  # of a thread, for a phase of a row
+    halving: float  # and for each time that the lanes of a reduction meet
+    issued: float  # of the issue slots
+    access: float  # clocks of a multiprocessor for a warp's access to shared memory, times the conflicts of its banks
+    serial: float  # clocks an instruction of a thread
+    block: float  # seconds until the rows of a block have come,
+    left: float  # and from when its results go
+    late: float  # of a load from memory in a row: one value a row, or operands of [N] that are not read before
+    begun: float  # of a multiprocessor, until it begins another block
+    registers: float  # of a thread, beside its elements
+    bandwidth: float
+    lasting: float  # of the bandwidth, where what is read stays longer in L2 than what is written
+    sharpness: float
+
+
+@functools.lru_cache(maxsize=4096)
+def _conflicts(row_threads: int, length: int, size: int) -> int:
+    """How many words of one bank a warp's access to single elements of its rows in shared memory wants at most."""
+    at = {(r * length + lane) * size // 4 for r in range(32 // row_threads) for lane in range(row_threads)}
+    banks = [word % 32 for word in at]
+    return max(map(banks.count, banks))
+
+
+@of_class
+def _span_of_class(config: RowwiseSpan, problem: Problem, target: Target) -> tuple[Vector, ...]:
+    """Instructions of a thread for an element, and for a row; registers for an element; seconds that a row waits for a load."""
+    k = constants(SpanConstants, target)
+    inputs, operands, reductions = accesses(problem)[0], _moved(problem)[2], _reductions(problem.graph, False)
+    columns, early = sum(a.kind == "column" for a in inputs), config.columns == "early"
+    an_element = k.element + k.operand * operands + k.reduction * reductions + where(early, 0.0, k.column * columns)
+    a_row = k.row * (_phases(problem.graph, False) + 1) + k.halving * reductions * log2(config.row_threads)
+    of_rows = any(a.kind == "row" for a in inputs)
+    waits = k.late * (1.0 if of_rows else where(early, 0.0, 1.0) * (columns > 0))
+    return an_element, a_row, sum(a.kind == "full" for a in inputs) + where(early, columns, 0), waits
+
+
+def span_seconds(config: RowwiseSpan, problem: Problem, target: Target) -> Vector:
+    """The time of one launch; only for ranking."""
+    k = constants(SpanConstants, target)
+    *outer, n = problem.leading
+    rows, length = max(1, math.prod(outer)), max(n, 1)
+    an_element, a_row, kept, waits = _span_of_class(config, problem, target)
+    written, widest, operands = _moved(problem)
+    traffic = rows * length * (kept_bytes(problem) + written)
+    elements = config.vectors(problem)
+    blocks = ceil_div(rows, config.rows)
+    threads = blocks * config.rows * config.row_threads  # of all rows
+    clocks = target.sm_count * target.clock_hz
+
+    of_row = elements * an_element + a_row
+    issue = threads * of_row / (128 * k.issued * clocks)
+    conflicts = chosen(config.row_threads, {n: _conflicts(n, length, widest) for n in (1, 2, 4, 8, 16, 32)}, 1)
+    accessed = threads / 32 * elements * operands * conflicts * k.access / clocks
+
+    # Latency: the blocks that a multiprocessor holds at a time, of which each has its rows one after another.
+    registers = ceil_div(floor(k.registers + elements * kept), 8) * 8
+    resident = maximum(0.5, target.resident_blocks(config.threads, registers, config.smem_bytes(problem)))
+    mine = ceil_div(blocks, target.sm_count)
+    alone = k.block + k.left * (written > 0) + config.turns * (waits + k.serial / target.clock_hz * of_row)
+    latency = mine / maximum(1.0, minimum(resident, mine)) * alone
+
+    share: Vector = 1.0
+    if load_policy(problem, target) == "evict_last":
+        share = where(config.load == "evict_last", k.lasting, 1.0)
+    memory = traffic / (k.bandwidth * target.bandwidth * share)
+    sharp = memory**k.sharpness + latency**k.sharpness + issue**k.sharpness
+    sharp = sharp + accessed**k.sharpness + (mine * k.begun) ** k.sharpness
     return 2e-6 + sharp ** (1 / k.sharpness)
 
 

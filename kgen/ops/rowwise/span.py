@@ -1,0 +1,246 @@
+"""RowwiseSpan: short rows, at any address. A block's rows are one span of memory, whose vectors pass through shared memory.
+
+Rows of a few elements, or of an odd number, have no vectors of their own, and single elements keep too little on its way for too
+many instructions. Here what comes and goes are vectors of 16 bytes, whatever a row's length; of a row in shared memory each
+thread of a warp, or of a part of one, has single elements, and then of the next row that these threads have in the span.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Hashable
+
+from kgen.codegen.names import identifier
+from kgen.codegen.render import render
+from kgen.codegen.source import Launch, Limit, Source
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
+from kgen.dsl.expr import walk
+from kgen.dsl.problem import NormalProblem, Operand, Problem, dense_strides
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import ceil_div as ceil_div_size
+from kgen.dsl.target import Arch, Target, sm
+from kgen.dsl.vector import Vector, ceil_div, maximum, of_class, of_shape, where
+from kgen.ops.common.memory_bound import least_arch, load_policy
+from kgen.ops.rowwise.access import Access
+from kgen.ops.rowwise.kernel import Writer, accesses, column_bytes
+from kgen.ops.rowwise.model import span_seconds
+from kgen.ops.rowwise.plan import matches, plan_of
+from kgen.ops.rowwise.problem import sums_alone, widest_pack
+from kgen.ops.rowwise.rowwise import Rowwise
+
+
+class RowwiseSpan(Schedule):
+    """The rows of a block come to shared memory, and leave it, as one span of memory."""
+
+    template = "rowwise_span.cu.j2"
+    techniques = {
+        "a thread a row": {"row_threads": 1},
+        "some lanes a row": {"row_threads": (2, 4, 8, 16)},
+        "a warp a row": {"row_threads": 32},
+    }
+    target = sm(80)
+    by_size = ("load",)
+
+    # What Rowwise lets a config choose.
+    keep, shift, algorithm, cluster, pack, unroll, store = "span", False, "two_pass", 1, 1, 1, "default"
+
+    row_threads = choice(32, 16, 8, 4, 2, 1)  # that share a row
+    threads = choice(128, 256, 512, 64)
+    turns = choice(1, 2, 4, 8, 16)  # rows of a thread, one after another
+    columns = choice("early", "late")  # when operands of [N] are read: once, or for every row
+    load = choice("default", "evict_last")  # evict_last: L2 evicts what is read after what is written
+
+    @property
+    @of_class
+    def rows(self) -> Vector:
+        """Rows of a block."""
+        return self.threads // self.row_threads * self.turns
+
+    @of_shape
+    def vectors(self, problem: Problem) -> Vector:
+        """Elements of a row that a thread has."""
+        return maximum(1, ceil_div(problem.leading[-1], self.row_threads))
+
+    def longest_row(self, problem: Problem) -> int:
+        """The longest row that a kernel of as many elements a thread takes."""
+        return int(self.vectors(problem) * self.row_threads)
+
+    def is_whole(self, problem: Problem) -> bool:
+        """Whether the threads' elements are a row exactly."""
+        return problem.leading[-1] == self.longest_row(problem)
+
+    def reduce_bytes(self, problem: Problem) -> int:
+        """A row's threads are lanes of one warp: their reductions take no shared memory."""
+        return 0
+
+    def stage_columns(self, problem: Problem) -> Vector:
+        """Elements of each operand that a block has in shared memory."""
+        return self.rows * self.vectors(problem) * self.row_threads
+
+    @of_shape
+    def stage_bytes(self, problem: Problem) -> Vector:
+        """Bytes of shared memory of a block's rows."""
+        return self.stage_columns(problem) * sum(slots(problem)[1])
+
+    def smem_bytes(self, problem: Problem) -> Vector:
+        return self.stage_bytes(problem)
+
+    def arch(self, problem: Problem) -> Arch:
+        """The least architecture with the dtypes, and with copies to shared memory that nobody waits for."""
+        return max(least_arch(problem), sm(80))
+
+    # What the problem and the target allow.
+
+    @rule
+    def features_of_the_target(self, problem: Problem, target: Target) -> bool:
+        """cp.async (sm_80), or the dtypes (fp8: sm_89), need a newer GPU"""
+        return self.arch(problem).runs_on(target.arch)
+
+    @rule
+    def one_span(self, problem: Problem, target: Target) -> bool:
+        """rows follow one another without gaps, from a multiple of 16 bytes on, in every operand that has one for each"""
+        read, written = full_operands(problem)
+        return bool(read) and all(is_dense(problem.operand(name)) for name in (*read, *written))
+
+    @rule
+    @vectorised
+    def whole_vectors(self, problem: Problem, target: Target) -> Vector:
+        """a block's span begins at a multiple of 16 bytes, whatever the length of a row"""
+        return self.rows * min(slots(problem)[1], default=1) % 16 == 0
+
+    @rule
+    @sized
+    def elements_of_a_thread(self, problem: Problem, target: Target) -> Vector:
+        """a thread has at most 32 elements of a row, and keeps 64 of all operands in its registers"""
+        columns = sum(a.kind == "column" for a in accesses(problem)[0])
+        kept = len(full_operands(problem)[0]) + where(self.columns == "early", columns, 0)
+        elements = self.vectors(problem)
+        return (elements <= 32) & (elements * kept <= 64)
+
+    @rule
+    @sized
+    def fits_smem(self, problem: Problem, target: Target) -> Vector:
+        """the rows of a block must fit in its shared memory"""
+        return self.smem_bytes(problem) <= target.smem_per_block
+
+    @rule
+    def early_columns(self, problem: Problem, target: Target) -> bool:
+        """where no operand is of [N], none is read before"""
+        return self.columns == "late" or column_bytes(problem) > 0
+
+    # What is never the best.
+
+    @pruning
+    @sized
+    def idle_threads(self, problem: Problem, target: Target) -> Vector:
+        """no row has twice the threads that have something to do"""
+        return (self.row_threads < 2 * maximum(1, problem.leading[-1])) | (self.row_threads == 1)
+
+    @pruning
+    @sized
+    def several_blocks(self, problem: Problem, target: Target) -> Vector:
+        """a multiprocessor has room for four blocks, so that some compute while others wait for their rows"""
+        return target.resident_blocks(self.threads, 32, self.smem_bytes(problem)) >= 4
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return matches(problem.graph)
+
+    @classmethod
+    def worth_searching(cls, problem: Problem, target: Target) -> bool:
+        """longer rows, and those whose vectors take whole accesses of 16 bytes, need not pass through shared memory"""
+        read, written = full_operands(problem)
+        widest = max((a.bytes for a in (*read.values(), *written.values())), default=16)
+        return problem.leading[-1] <= _longest(problem) and widest_pack(problem) * widest < 16
+
+    @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph; how each operand is reached, and whether rows are one span."""
+        dense = all(is_dense(problem.operand(name)) for operands in full_operands(problem) for name in operands)
+        return problem.graph.digest, accesses(problem), dense
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """L2 keeps what is read where it is full."""
+        return ("default",) if load_policy(problem, target) == "default" else self.fields[field].values
+
+    @classmethod
+    def default(cls, problem: NormalProblem, target: Target) -> RowwiseSpan:
+        """The best of the configs that a search considers, by the model."""
+        from kgen.tuner.columns import best  # here, as it loads numpy
+
+        return best(cls, problem, target)[0]
+
+    symbols = staticmethod(Rowwise.symbols)
+
+    def source(self, problem: Problem) -> Source:
+        writer = Writer(self, problem)
+        rows: Size = Dim("n0")
+        for d in range(1, writer.rank - 1):
+            rows = rows * Dim(f"n{d}")
+        slot, sizes = slots(problem)
+        starts = list(itertools.accumulate((int(self.stage_columns(problem)) * size for size in sizes), initial=0))
+        context = writer.context(tuple((identifier(name), starts[i]) for name, i in slot.items()))
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=writer.params(),
+            launch=Launch((ceil_div_size(rows, int(self.rows)), 1, 1), (self.threads, 1, 1), self.smem_bytes(problem)),
+            arch=self.arch(problem),
+            context=context,
+            limits=(*writer.limits(), self._least(problem)),
+        )
+
+    def _least(self, problem: Problem) -> Limit:
+        """Rows are so long that no thread lacks more than its last element."""
+        length = Dim(f"n{len(problem.leading) - 1}")
+        return Limit(length * -1, (1 - int(self.vectors(problem))) * self.row_threads - 1)
+
+    def estimate(self, problem: Problem, target: Target) -> Vector:
+        """See model.py."""
+        return span_seconds(self, problem, target)
+
+
+def _longest(problem: Problem) -> int:
+    """The longest rows that gain by it (docs/notes/rowwise.md). Random numbers come by four, of which single elements use one."""
+    if any(n.op == "random" for n in problem.graph.nodes):
+        return 64
+    return 128 if sums_alone(problem) else 512
+
+
+@functools.lru_cache(maxsize=1024)
+def full_operands(problem: Problem) -> tuple[dict[str, Access], dict[str, Access]]:
+    """The inputs that have a row for each of the result and are read, and such outputs, by name."""
+    used = {n.attr for n in problem.graph.nodes if n.op == "input"}
+    inputs, outputs = accesses(problem)
+    read = {o.name: a for o, a in zip(problem.inputs, inputs) if a.kind == "full" and o.name in used}
+    return read, {o.name: a for o, a in zip(problem.outputs, outputs) if a.kind == "full"}
+
+
+def is_dense(o: Operand) -> bool:
+    """Whether an operand's rows follow one another without gaps, from a multiple of 16 bytes on."""
+    given, dense = ([s for s, n in zip(strides, o.shape) if n > 1] for strides in (o.strides, dense_strides(o.shape)))
+    return o.align % 16 == 0 and given == dense
+
+
+@functools.lru_cache(maxsize=1024)
+def slots(problem: Problem) -> tuple[dict[str, int], tuple[int, ...]]:
+    """The slot of each operand in shared memory, and the bytes of an element in each slot.
+
+    An output has the slot of an input whose elements are as large, while there is one: a thread has read what it replaces,
+    unless one column decides of a row's value, which is read again.
+    """
+    read, written = full_operands(problem)
+    slot, sizes = {name: i for i, name in enumerate(read)}, [a.bytes for a in read.values()]
+    again = any(n.op == "pick" for n in walk(plan_of(problem.graph, False).results))
+    free = [] if again else list(range(len(sizes)))
+    for name, a in written.items():
+        fits = [i for i in free if sizes[i] == a.bytes]
+        if fits:
+            free.remove(fits[0])
+        else:
+            sizes.append(a.bytes)
+        slot[name] = fits[0] if fits else len(sizes) - 1
+    return slot, tuple(sizes)
