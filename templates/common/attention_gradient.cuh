@@ -141,6 +141,40 @@ struct OnePassGradient {
   }
 };
 
+//: SharedRowsGradient
+// As OnePassGradient, where warpgroups share the rows: outer products too, Outers groups of them, are of the weights of
+// all of them, which `outer` and `cross` wait for. What a block adds to the sums leaves while the outer products are
+// under way, and the inner ones of the next block follow these.
+template <int Scores, int Count, int Outers, int Added>
+struct SharedRowsGradient {
+  template <typename Inner, typename Weigh, typename Give, typename Cross, typename Outer, typename TakeBack,
+            typename Add, typename Release>
+  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh, const Give& give,
+                                             const Cross& cross, const Outer& outer, const TakeBack& take_back,
+                                             const Add& add, const Release& release) {
+    for (int step = 0; step < steps; ++step) {
+      {
+        float scores[Scores][Count];
+#pragma unroll
+        for (int i = 0; i < Scores; ++i) inner(scores, step, i);
+        ptx::wgmma_wait<Scores>();
+        if (step > 0) release(step - 1);
+        ptx::wgmma_wait<0>();
+        weigh(scores, step);
+        give(step);
+      }
+      float added[1][Added];
+      cross(added, step);
+      outer(step);
+      ptx::wgmma_wait<Outers>();
+      take_back(added, step);
+      add(added, step);
+    }
+    ptx::wgmma_wait<0>();
+    release(steps - 1);
+  }
+};
+
 //: BlockSums
 // f32 sums in global memory that many thread blocks add to, by blocks of Rows rows of Depth columns, 0 before the
 // launch and after it. Of a block a consumer warpgroup has WIDTH columns of 64 rows, a warp after the other, which lie

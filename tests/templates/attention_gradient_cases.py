@@ -75,6 +75,13 @@ def later(dtype: str) -> Operator:
     return Operator(later, f"attention_later_{dtype}")
 
 
+def _widths(schedule: type[Schedule]) -> tuple[str, ...]:
+    """Those that a schedule has configs for."""
+    if schedule is AttentionGradientOnePass:
+        return (*WIDTHS[:2], "wide")
+    return WIDTHS if schedule is AttentionGradientMma else WIDTHS[:3]
+
+
 def _make(
     schedule: type[Schedule], dtype: str, source: random.Random, name: str, value: Value
 ) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
@@ -86,7 +93,7 @@ def _make(
         "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
         "length": source.choice(LENGTHS),
         "heads": source.choice(HEADS),
-        "width": source.choice(WIDTHS[:3] if by_tma else WIDTHS),
+        "width": source.choice(_widths(schedule)),
     }
     fixed: dict[str, Value] = {}
     if name in traits:
@@ -108,7 +115,13 @@ def _make(
     if one_pass:
         if name == "BC":
             traits["width"] = "128" if value == 64 else "64"
-        fixed |= {"BR": 128, "BC": 64 if traits["width"] == "128" else 128}
+        if name == "BR":
+            traits["width"] = "wide" if value == 64 else "128"
+        if name in ("pingpong", "stages") and value in (True, 3):
+            traits["width"] = "64"
+        if traits["width"] == "wide" and traits["expression"] == "negative scale":
+            traits["expression"] = "full"  # exponentials of products of 256 columns leave f16
+        fixed |= {"BR": 64 if traits["width"] == "wide" else 128, "BC": 128 if traits["width"] == "64" else 64}
     elif by_tma:
         fixed.setdefault("BC", source.choice((32, 48, 64)))
     else:
@@ -150,7 +163,7 @@ def groups() -> list[Group]:
         by_tma, one_pass = schedule is not AttentionGradientMma, schedule is AttentionGradientOnePass
         traits = {"expression": IN_ONE_PASS if one_pass else EXPRESSIONS,
                   "side": ONE_PASS_SIDES if one_pass else SIDES, "operands": OPERANDS[:3] if by_tma else OPERANDS,
-                  "length": LENGTHS, "heads": HEADS, "width": WIDTHS[:3] if by_tma else WIDTHS}  # fmt: skip
+                  "length": LENGTHS, "heads": HEADS, "width": _widths(schedule)}  # fmt: skip
         for number, dtype in enumerate(("f16", "bf16")):
             make = partial(_make, schedule, dtype)
             name = f"{schedule.__name__}-{dtype}-{number}"

@@ -24,15 +24,15 @@ from kgen.ops.common.lowering import Lowering, size_name
 _FAR = f"(1 << {FAR.bit_length() - 1})"
 #: From which to before which row or column, as results of a function.
 _RANGE = {"begin": i32, "end": i32}
-#: The row of a lane's element c of the 16 rows of a warp, and its column of a block.
+#: The row of a lane's element c of the 16 rows of a warp, and its column of a block, as kernels write them.
 _ROW = "first_row + c / 2 % 2 * 8 + lane / 4"
-_COLUMN = "block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2"
+COLUMN = "block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2"
 
 
 def placed(statements: list[str], rows: Rows = PLAIN, row: str = _ROW) -> str:
     """Statements about element c, or about a tile's row, with the places that they name before them."""
     text = "\n          ".join(s for s in statements if s)
-    places = {"row": rows.row(row), "head": rows.head(row), "column": _COLUMN}
+    places = {"row": rows.row(row), "head": rows.head(row), "column": COLUMN}
     named = [f"const int {name} = {at};" for name, at in places.items() if re.search(rf"\b{name}\b", text)]
     return "\n          ".join([*named, text]) if text else ""
 

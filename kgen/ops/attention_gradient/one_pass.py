@@ -29,8 +29,10 @@ from kgen.ops.attention_gradient.schedule import GradientSchedule, widths
 from kgen.ops.attention_gradient.text import GradientText, gradient_text, parameters
 from kgen.tuning_db.machines import constants
 
-#: Registers a thread that sums, inner products and their weights may take.
-_REGISTERS = 192
+#: Consumer warpgroups.
+_CONSUMERS = 2
+#: Registers a thread that sums, inner products and their weights may take; and these with products across, where it has both.
+_REGISTERS, _SHARED_REGISTERS = 192, 224
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class OnePassConstants(Constants, model="attention_gradient_one_pass"):
 @dataclass(frozen=True)
 class Context:
     """What the template sees, as in wgmma.py; `across` is the tile of rows that products across are made with, `weight_across`
-    the result whose weights these have."""
+    the result whose weights these have; of `given` results weights go to shared memory."""
 
     t: GradientText
     ctype: str
@@ -61,6 +63,7 @@ class Context:
     outers: tuple[int, ...]
     across: int
     weight_across: int
+    given: int
     registers: str
     launch: str
     order: str
@@ -85,9 +88,12 @@ class AttentionGradientOnePass(GradientSchedule):
         "128 queries a step": {"BC": 128},
         "three stages": {"stages": 3},
         "ping-pong warpgroups": {"pingpong": True},
+        "warpgroups that share rows": {"BR": 64},
     }
 
-    BR = choice(128)  # rows of a block, keys: 64 a consumer warpgroup
+    BR = choice(
+        128, 64
+    )  # rows of a block, keys: 64 a consumer warpgroup, or 64 of both, which share the results' columns
     BC = choice(64, 128)  # columns of a step, queries
     stages = choice(2, 3)
     pingpong = choice(True, False)  # one warpgroup makes weights while the other multiplies
@@ -119,17 +125,21 @@ class AttentionGradientOnePass(GradientSchedule):
 
     @rule
     def whole_shares(self, problem: Problem, target: Target) -> bool:
-        """a consumer warpgroup has 64 x 64 of a step's products across: of 64 columns half of 128 deep, of 128 all of 64"""
-        made = found(problem.graph)
-        assert made.across is not None
-        return self.BC * self.row_depths(problem)[made.rows.index(made.across.column)] == 64 * 128
+        """a consumer warpgroup has 64 x 64 of a step's products across: of 64 columns half of 128 deep, of 128 all of 64; of
+        rows that are shared 64 x 128: half of 256 deep"""
+        if self.shared:
+            return self.BC == 64 and self.across_depth(problem) == 256
+        return self.BC * self.across_depth(problem) == 64 * 128
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
         """inner products and sums fit in the registers of a consumer warpgroup"""
         made = found(problem.graph)
         scores = max(len(made.inners), len(made.outers)) * self.BC // 2
-        return scores + sum(widths(problem, 64, 1)) // 2 <= _REGISTERS
+        if self.shared:
+            across = self.across_depth(problem) // _CONSUMERS // 2
+            return scores // _CONSUMERS + sum(self.shares(problem)) // 2 + across <= _SHARED_REGISTERS
+        return scores + sum(self.shares(problem)) // 2 <= _REGISTERS
 
     @rule
     def elements_in_registers(self, problem: Problem, target: Target) -> bool:
@@ -140,6 +150,11 @@ class AttentionGradientOnePass(GradientSchedule):
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """tiles of rows, `stages` of columns and two of weights must fit in the shared memory of a block"""
         return self.smem_bytes(problem) <= target.smem_per_block
+
+    @pruning
+    def takes_turns(self, problem: Problem, target: Target) -> bool:
+        """warpgroups that share rows need each other's weights in every step, and two stages fill the shared memory"""
+        return not self.shared or not (self.pingpong or self.stages > 2)
 
     @pruning
     def overlapping_start(self, problem: Problem, target: Target) -> bool:
@@ -162,21 +177,42 @@ class AttentionGradientOnePass(GradientSchedule):
     def listed(cls, ordered: Mapping[str, str | int]) -> list[AttentionGradientOnePass]:
         """The configs that a default is taken from."""
         fields = itertools.product(cls.BC.values, cls.stages.values, cls.pingpong.values)
-        return [
+        found = [
             cls(BR=128, BC=BC, stages=stages, pingpong=pingpong, pdl=True, **ordered) for BC, stages, pingpong in fields
         ]
+        return [*found, cls(BR=64, BC=64, stages=2, pingpong=False, pdl=True, **ordered)]
 
     @property
-    def consumers(self) -> int:
-        return self.BR // 64
+    def shared(self) -> bool:
+        """Whether the warpgroups share the rows of a tile."""
+        return self.BR == 64
+
+    @property
+    def parts(self) -> Vector:
+        """Of a step's columns, and of the results', a consumer warpgroup has one of so many parts."""
+        return where(self.BR == 64, _CONSUMERS, 1)
+
+    def shares(self, problem: Problem) -> tuple[Vector, ...]:
+        """The columns of each result that a consumer warpgroup has."""
+        return widths(problem, 64, self.parts)
+
+    def across_depth(self, problem: Problem) -> int:
+        """How deep products across are: the columns of the rows that they are made with."""
+        made = found(problem.graph)
+        assert made.across is not None
+        return self.row_depths(problem)[made.rows.index(made.across.column)]
+
+    def given(self, problem: Problem) -> int:
+        """Of how many results weights go to shared memory: of that with products across, or of all."""
+        return len(found(problem.graph).outers) if self.shared else 1
 
     def column_depths(self, problem: Problem) -> tuple[int, ...]:
         """The columns of tiles of what passes."""
         s, made = describe(problem), found(problem.graph)
         depths = [padded(depth(x)) for x in s.columns]
-        for outer, width in zip(made.outers, widths(problem, 64, 1)):
+        for outer, width in zip(made.outers, self.shares(problem)):
             place = made.columns.index(outer.column)
-            depths[place] = max(depths[place], width)
+            depths[place] = max(depths[place], int(width * self.parts))
         return tuple(depths)
 
     def row_depths(self, problem: Problem) -> tuple[int, ...]:
@@ -188,16 +224,19 @@ class AttentionGradientOnePass(GradientSchedule):
         rows, columns = sum(self.row_depths(problem)), sum(self.column_depths(problem))
         numbers = self.stages * self.BC * gradient_text(problem).passing_bytes
         barriers = (1 + 2 * self.stages + 2 + 1) * 16
-        tiles = 2 * (self.BR * rows + self.stages * self.BC * columns + 2 * self.BR * self.BC)
+        given = 2 * self.given(problem) * self.BR * self.BC
+        tiles = 2 * (self.BR * rows + self.stages * self.BC * columns + given)
         return tiles + barriers + numbers
 
     def source(self, problem: Problem) -> Source:
         s, made = describe(problem), found(problem.graph)
         assert s.across is not None
         assert made.across is not None
-        shares, text = widths(problem, 64, 1), gradient_text(problem)
+        shares, text = self.shares(problem), gradient_text(problem)
+        if self.shared:
+            text = text.of_columns_from("consumer * PART")
         row_depths, column_depths = self.row_depths(problem), self.column_depths(problem)
-        across = made.rows.index(made.across.column)
+        across, outer = made.rows.index(made.across.column), "<false, true>" if self.shared else "_rs<true>"
         maps = (
             *(tensor_map(f"r{i}", x, Dim("M"), Dim(f"r{i}_depth"), self.BR, "in") for i, x in enumerate(s.rows)),
             *(tensor_map(f"c{i}", x, Dim("N"), Dim(f"c{i}_depth"), self.BC, "in") for i, x in enumerate(s.columns)),
@@ -206,7 +245,7 @@ class AttentionGradientOnePass(GradientSchedule):
         places = of_all_heads(ceil_div(Dim("N"), self.BC), s.batch)
         strided = [d for d, stride in enumerate(s.across.batch) if stride]
         limits = [Limit(Dim(f"r{i}_depth"), most) for i, most in enumerate(row_depths)]
-        limits += [Limit(Dim(f"o{i}_depth"), width) for i, width in enumerate(shares)]
+        limits += [Limit(Dim(f"o{i}_depth"), int(width * self.parts)) for i, width in enumerate(shares)]
         limits += [Limit(places, 2**31 - 1)]
         return render(
             self,
@@ -222,7 +261,7 @@ class AttentionGradientOnePass(GradientSchedule):
                 Integer("across_row", Dim("a0_row"), 64),
                 *(Integer(f"across_b{d}", Dim(f"a0_b{d}"), 64) for d in strided),
             ),
-            launch=Launch(self.grid(s), ((self.consumers + 1) * 128, 1, 1), self.smem_bytes(problem), pdl=self.pdl),
+            launch=Launch(self.grid(s), ((_CONSUMERS + 1) * 128, 1, 1), self.smem_bytes(problem), pdl=self.pdl),
             arch=sm(90, "a"),
             limits=tuple(limits),
             context=Context(
@@ -235,6 +274,7 @@ class AttentionGradientOnePass(GradientSchedule):
                 outers=tuple(made.columns.index(o.column) for o in made.outers),
                 across=across,
                 weight_across=next(i for i, o in enumerate(made.outers) if o.weight is made.across.weight),
+                given=self.given(problem),
                 registers="SharedRegisters<40, 232>",
                 launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
                 order="PingPong" if self.pingpong else "Cooperative",
@@ -244,9 +284,9 @@ class AttentionGradientOnePass(GradientSchedule):
                 across_head="".join(f"steps(tile.batch[{d}], across_b{d}) + " for d in strided),
                 members=f"batches{len(s.batch) - 1}" if s.summed else "1",
                 summed=s.summed,
-                wgmma_inner=f"ptx::wgmma_m64n{self.BC}k16_{made.dtype.name}_f32<false, false>",
-                wgmma_across=f"ptx::wgmma_m64n64k16_{made.dtype.name}_f32<true, true>",
-                wgmma_outer=tuple(f"ptx::wgmma_m64n{w}k16_{made.dtype.name}_f32_rs<true>" for w in shares),
+                wgmma_inner=f"ptx::wgmma_m64n{self.BC // self.parts}k16_{made.dtype.name}_f32<false, false>",
+                wgmma_across=f"ptx::wgmma_m64n{128 if self.shared else 64}k16_{made.dtype.name}_f32<true, true>",
+                wgmma_outer=tuple(f"ptx::wgmma_m64n{w}k16_{made.dtype.name}_f32{outer}" for w in shares),
             ),
         )
 
@@ -256,7 +296,8 @@ class AttentionGradientOnePass(GradientSchedule):
         made = found(problem.graph)
         assert made.across is not None
         rows = self.row_depths(problem)
-        deep = sum(rows[made.rows.index(inner.row)] for inner in made.inners) + sum(widths(problem, 64, 1))
+        deep = sum(rows[made.rows.index(inner.row)] for inner in made.inners)
+        deep = deep + sum(self.shares(problem)) * self.parts
         deep += rows[made.rows.index(made.across.column)]
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * deep / rate

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kgen.codegen.source import Integer, Param
 from kgen.dsl.expr import Expr, walk
@@ -17,6 +17,7 @@ from kgen.dsl.size import Dim
 from kgen.dsl.types import f32
 from kgen.ops.attention.dropout import DropoutText, dropout_text
 from kgen.ops.attention.evaluation import (
+    COLUMN,
     Product,
     block_bounds,
     evaluation,
@@ -72,6 +73,11 @@ class GradientText:
     across: str
     reads: bool
     rows: Rows = field(default_factory=Rows)
+
+    def of_columns_from(self, first: str) -> GradientText:
+        """The same where the products are those of columns of a step from `first` on."""
+        masked, bare = (text.replace(COLUMN, f"{COLUMN} + {first}") for text in (self.masked, self.bare))
+        return replace(self, masked=masked, bare=bare)
 
     @property
     def passing_bytes(self) -> int:
