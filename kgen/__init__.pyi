@@ -129,6 +129,7 @@ add: KernelOperator
 add_relu: KernelOperator
 add_rms_norm: KernelOperator
 attention_causal_dropout: KernelOperator
+attention_causal_f16acc: KernelOperator
 attention_causal_fp8_lse: KernelOperator
 attention_causal_lengths: KernelOperator
 attention_causal_lse: KernelOperator

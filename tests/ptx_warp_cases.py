@@ -245,6 +245,10 @@ def arithmetic() -> list[Case]:
     body += "  low[t] = static_cast<int>(product);\n  high[t] = static_cast<int>(product >> 32);\n"
     halves = {"low": products[:, 0].copy(), "high": products[:, 1].copy()}
     found.append(case("multiply_wide", body, {"x": a}, halves, arch=sm(75)))
+    body = "  least[t] = ptx::reduce_min(x[t]);\n  most[t] = ptx::reduce_max(x[t]);\n"
+    warps = a.reshape(4, 32)
+    ends = {"least": warps.min(1).repeat(32), "most": warps.max(1).repeat(32)}
+    found += [case(f"reduce_sm_{n}", body, {"x": a}, ends, arch=sm(n)) for n in (75, 80)]
     return found
 
 

@@ -98,13 +98,18 @@ class Target:
         """Shared memory a block may have, in bytes: the name rules use."""
         return self.shared_per_block
 
+    @property
+    def reserved_shared(self) -> int:
+        """Shared memory of an SM that each block takes beside its own, from sm_80 on."""
+        return RESERVED_SHARED if self.arch.sm >= 80 else 0
+
     def resident_blocks(self, threads: Vector, registers: Vector = 0, shared: Vector = 0) -> Vector:
         """Blocks that an SM has at once, of so many threads, registers a thread, and bytes of shared memory; 0 where none fits.
 
         Takes numbers or arrays of them. Registers need not be whole: an estimate.
         """
         found = minimum(self.max_threads_per_sm // threads, self.max_blocks_per_sm)
-        found = minimum(found, self.shared_per_sm // (shared + RESERVED_SHARED))
+        found = minimum(found, self.shared_per_sm // maximum(shared + self.reserved_shared, 1))
         return minimum(found, self.registers_per_sm // (maximum(registers, 1) * threads))
 
     def sms_in_clusters(self, blocks: Vector) -> Vector:

@@ -65,6 +65,7 @@ def attention(
     seed: int | None = None,
     scales: tuple[Tensor, Tensor, Tensor] | None = None,
     dtype: Any = None,
+    accumulate: Any = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale * q @ k.T + bias) @ v, as torch's scaled_dot_product_attention; f16 and bf16, sums in f32.
 
@@ -99,6 +100,10 @@ def attention(
     a mask, softcap and sinks, but no bias, lengths, pages or dropout; there is no gradient. Values are wanted as v[b, k, e, n], n
     contiguous and a multiple of 16: others are copied so, by torch.
 
+    With `accumulate` torch.float16, where q, k and v are float16, both products are summed in f16, which tensor cores of GeForce
+    GPUs do at twice the rate; the softmax stays f32. A row of q times one of k may not be beyond 65504, and errors grow with D
+    and N. Gradients are summed in f32.
+
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
     check_causal("attention", causal)
@@ -106,6 +111,7 @@ def attention(
     if fp8:
         check_fp8(q, k, v, dtype, {"bias": bias, "lengths": lengths, "pages": pages, "dropout_p": dropout_p or None})
     check_operands("attention", q, k, v, layout, NARROW if fp8 else WIDEST, pages, fp8)
+    half_sums = sums_in_half(accumulate, q)
     if layout == "BNHD":
         q = q.transpose(1, 2)
     if pages is not None:  # [P, S, K, D], as pages have it
@@ -163,7 +169,7 @@ def attention(
         return of_no_keys(empty, sinks, q, (B, H, M), lse, operands if differentiated else ())
     of_bias = {torch.float32: "f32", torch.bool: "bool"}.get(bias.dtype, True) if bias is not None else False
     options: dict[str, Any] = {"bias": of_bias, "softcap": softcap is not None, "lse": lse}
-    options |= {"sinks": sinks is not None, "dropout": dropped, "fp8": fp8}
+    options |= {"sinks": sinks is not None, "dropout": dropped, "fp8": fp8, "f16acc": half_sums}
     options |= {"lengths": lengths is not None, "page": page}
     if fp8 or not (layout == "BHND" or differentiated):
         shape = (B, H, M, E) if layout == "BHND" else (B, M, H, E)
@@ -191,6 +197,21 @@ def _mask(
     for name, bound in (("left", left), ("right", right)):
         numbers[name] = _UNBOUNDED if bound is None else bound
     return "window", numbers
+
+
+def sums_in_half(accumulate: object, q: Tensor) -> bool:
+    """Whether products are summed in f16. Raises ArgumentError where they cannot be summed in `accumulate`."""
+    import torch
+
+    if accumulate is None or accumulate == torch.float32:
+        return False
+    if accumulate != torch.float16 or q.dtype != torch.float16:
+        given = str(q.dtype).removeprefix("torch.")
+        raise ArgumentError(
+            f"attention: accumulate is {told_of(accumulate)} for q of {given}; expected torch.float32, or torch.float16 for q of "
+            f"float16"
+        )
+    return True
 
 
 def check_causal(caller: str, causal: object) -> None:

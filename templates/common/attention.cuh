@@ -247,6 +247,73 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[Columns][4], cons
   }
 }
 
+//: HalfSums
+// Sums of a warp's 16 rows and of Columns columns in f16, two neighbours of a row to a register.
+template <int Columns>
+struct HalfSums {
+  unsigned pairs[Columns / 8][2] = {};
+
+  // As multiply_columns.
+  template <int Units, typename Operand, typename T, typename Mma>
+  __device__ __forceinline__ void multiply(const unsigned (&a)[2 * Units], const Operand& operand, const T* tiles,
+                                           int stage, int k, const Mma& mma) {
+#pragma unroll
+    for (int j = 0; j < Columns / 16; ++j) {
+      unsigned b[2][Units];
+      operand.load(reinterpret_cast<unsigned (&)[2 * Units]>(b), tiles, stage, j, k);
+      mma(pairs[j * 2], a, b[0]);
+      mma(pairs[j * 2 + 1], a, b[1]);
+    }
+  }
+
+  // The sums in f32, as a product that sums in f32 leaves them.
+  __device__ __forceinline__ void widen(float (&sums)[Columns / 2]) const {
+#pragma unroll
+    for (int i = 0; i < Columns / 4; ++i) {
+      const float2 pair = __half22float2(reinterpret_cast<const __half2&>(pairs[i / 2][i % 2]));
+      sums[i * 2] = pair.x;
+      sums[i * 2 + 1] = pair.y;
+    }
+  }
+};
+
+//: HalfMeans
+// HalfSums of values by weights, both divided by `norm`, which is the row's sum of exponentials or up to twice that: by
+// themselves they would overflow. What was summed before is multiplied by powers of two, so that nothing is rounded.
+template <int Columns>
+struct HalfMeans : HalfSums<Columns> {
+  float norm[2] = {};
+
+  // Before values are added by these weights: `shrink` and the lane's share of the row's `sum` are OnlineSoftmax's.
+  template <int Count>
+  __device__ __forceinline__ void normalize(float (&weights)[Count], const float (&shrink)[2], const float (&sum)[2]) {
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float now = sum[r] + __shfl_xor_sync(0xffffffff, sum[r], 1);
+      now += __shfl_xor_sync(0xffffffff, now, 2);
+      const float before = norm[r] * shrink[r];
+      const float ratio = before * ptx::reciprocal_approximate(now);
+      const float power = __int_as_float(__float_as_int(ratio) & 0x7f800000);  // of two, the ratio at most
+      const float factor = now > before ? power : 1.0f;
+      norm[r] = factor < 0x1p-24f ? now : before * ptx::reciprocal_approximate(factor);
+      inverse[r] = norm[r] > 0.0f ? ptx::reciprocal_approximate(norm[r]) : 0.0f;
+#pragma unroll
+      for (int j = 0; j < Columns / 8; ++j) {
+        __half2& pair = reinterpret_cast<__half2&>(this->pairs[j][r]);
+        pair = __hmul2(pair, __float2half2_rn(factor));
+      }
+    }
+    scale_rows(weights, inverse);
+  }
+
+  // The sums in f32, by weights that are exponentials.
+  __device__ __forceinline__ void widen(float (&sums)[Columns / 2]) const {
+    HalfSums<Columns>::widen(sums);
+    scale_rows(sums, norm);
+  }
+};
+
 //: KeyBlocks
 // Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
 // from `first_full` to before `last_full`.
@@ -277,8 +344,8 @@ __device__ __forceinline__ SeenColumns seen_by_rows(int begin, int end, const Of
     seen.first_by_all = max(seen.first_by_all, columns.x);
     seen.last_by_all = min(seen.last_by_all, columns.y);
   }
-  return {__reduce_min_sync(0xffffffff, seen.first), __reduce_max_sync(0xffffffff, seen.last),
-          __reduce_max_sync(0xffffffff, seen.first_by_all), __reduce_min_sync(0xffffffff, seen.last_by_all)};
+  return {ptx::reduce_min(seen.first), ptx::reduce_max(seen.last), ptx::reduce_max(seen.first_by_all),
+          ptx::reduce_min(seen.last_by_all)};
 }
 
 //: RowTilesInOrder

@@ -21,8 +21,8 @@ __device__ __forceinline__ int2 seeing_columns(int begin, int end, int count, in
     scratch[1] = 0;
   }
   __syncthreads();
-  first = __reduce_min_sync(0xffffffff, first);
-  last = __reduce_max_sync(0xffffffff, last);
+  first = ptx::reduce_min(first);
+  last = ptx::reduce_max(last);
   if (threadIdx.x % 32 == 0) {
     atomicMin(scratch, first);
     atomicMax(scratch + 1, last);

@@ -64,6 +64,17 @@ struct Fragments {
   }
 };
 
+//: InHalves
+// m16n8k16 by two of Mma, m16n8k8: all that sm_75 has.
+template <auto Mma>
+struct InHalves {
+  template <typename Sums>
+  __device__ __forceinline__ void operator()(Sums& sums, const unsigned (&a)[4], const unsigned (&b)[2]) const {
+    Mma(sums, reinterpret_cast<const unsigned (&)[2]>(a[0]), reinterpret_cast<const unsigned (&)[1]>(b[0]));
+    Mma(sums, reinterpret_cast<const unsigned (&)[2]>(a[2]), reinterpret_cast<const unsigned (&)[1]>(b[1]));
+  }
+};
+
 //: PermutedFragmentsA
 // As Fragments, of A in a tile [K][M] of 32-bit elements, which ldmatrix does not transpose. A lane reads GROUP
 // neighbours at once: half h of fragment i holds row (2i + h) / GROUP * 8 GROUP + lane / 4 * GROUP + (2i + h) % GROUP.

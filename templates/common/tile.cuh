@@ -198,6 +198,24 @@ struct TileRegisters {
   }
 };
 
+//: RowRegisters
+// As TileRegisters, of rows that begin at `row_at(row)`; zeros where that is nullptr.
+template <typename Tile, int Threads, int Pack>
+struct RowRegisters : TileRegisters<Tile, Threads, Pack, false> {
+  using Share = typename TileRegisters<Tile, Threads, Pack, false>::Share;
+
+  template <typename RowAt>
+  __device__ __forceinline__ void load_rows(const RowAt& row_at, long long column_stride, int rows, int columns) {
+#pragma unroll
+    for (int i = 0; i < Share::SHARE; ++i) {
+      const int row = Share::row(i), column = Share::column(i);
+      const auto* const from = Share::mine(i) && row < rows ? row_at(row) : nullptr;
+      const int inside = from != nullptr ? max(0, min(Pack, columns - column)) : 0;
+      this->vectors[i] = load_vector<Pack>(from + column * column_stride, inside);
+    }
+  }
+};
+
 //: raster
 // The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
 // so that the blocks of one wave share operands in L2.

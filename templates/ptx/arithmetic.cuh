@@ -1,4 +1,4 @@
-// Arithmetic that CUDA C++ has no spelling for.
+// Arithmetic that CUDA C++ has no spelling for, on some architecture.
 
 //: max_nan
 // The larger of two; NaN where either is.
@@ -68,4 +68,28 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
   long long product;
   asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
   return product;
+}
+
+//: reduce_min
+// The smallest of a warp's ints: one instruction from sm_80 on.
+__device__ __forceinline__ int reduce_min(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_min_sync(0xffffffff, x);
+#else
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = min(x, __shfl_xor_sync(0xffffffff, x, mask));
+  return x;
+#endif
+}
+
+//: reduce_max
+// The largest of a warp's ints: one instruction from sm_80 on.
+__device__ __forceinline__ int reduce_max(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffff, x);
+#else
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = max(x, __shfl_xor_sync(0xffffffff, x, mask));
+  return x;
+#endif
 }

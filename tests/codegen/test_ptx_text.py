@@ -24,6 +24,8 @@ INSTRUCTIONS: dict[str, list[str]] = {
     "sigmoid_approximate": ["ex2.approx.ftz.f32", "rcp.approx.ftz.f32"],
     "reciprocal_approximate": ["rcp.approx.ftz.f32"],
     "multiply_wide": ["mul.wide.s32"],
+    "reduce_min": [],
+    "reduce_max": [],
     "to_tf32": ["cvt.rn.tf32.f32", "cvt.rna.tf32.f32"],
     # "red": other blocks see each addition (.gpu), in no order; halves keep subnormals.
     "red_add_f32": [f"{_ADDED}.v2.f32", f"{_ADDED}.v4.f32"],

@@ -115,6 +115,17 @@ _RANGES = on(
 _RANGES_BY_TMA = on(
     "attention_ranges_lse", "...=2,G=2,M=150,N=300,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False
 )
+_REGISTERS = on("attention_full", _SHAPE, "AttentionMma", BR=64, BC=32, copy="register", stages=1, splits=1)
+_REGISTERS_LENGTHS = on(
+    "attention_causal_lengths",
+    "...=3x2,G=2,M=5,N=100,D=64,E=64",
+    "AttentionMma",
+    BR=16,
+    BC=16,
+    copy="register",
+    stages=1,
+)
+_HALF = on("attention_causal_f16acc", _SHAPE, "AttentionMma", BR=32, BC=32, splits=1)
 _WINDOW = on("attention_window_softcap", _SHAPE, "AttentionMma", BR=32, BC=32)
 
 _LATE = on("attention_full", _SHAPE, "AttentionWgmma", BR=128, BC=64, pingpong=False, rescale="late", polynomial=4)
@@ -181,7 +192,7 @@ MUTANTS = [
            on("attention_causal_lse", "...=1x5,G=1,M=200,N=200,D=64,E=64", "AttentionWgmma", BR=128, BC=64)),
     # Bounds that are data.
     Mutant("attention-ranges-begin-at-the-last", "tail", _SOFTMAX,
-           "__reduce_min_sync(0xffffffff, seen.first)", "__reduce_max_sync(0xffffffff, seen.first)", _RANGES),
+           "ptx::reduce_min(seen.first)", "ptx::reduce_max(seen.first)", _RANGES),
     Mutant("attention-ranges-all-see-what-some-do", "tail", _SOFTMAX,
            "seen.first_by_all = max(", "seen.first_by_all = min(", _RANGES),
     Mutant("attention-ranges-of-the-first-warps-rows", "tail", _EVALUATION,
@@ -202,7 +213,8 @@ MUTANTS = [
     Mutant("attention-copies-too-far-ahead", "race", _MMA,
            "constexpr int AHEAD = 2 * STAGES - 1;", "constexpr int AHEAD = 2 * STAGES;", _RINGS),
     Mutant("attention-copies-unwaited", "race", _MMA, "ptx::cp_async_wait<AHEAD - 1>();", "ptx::cp_async_wait<AHEAD>();", _RINGS),
-    Mutant("attention-tile-no-barrier", "barrier", _MMA, "    __syncthreads();\n", "", _SHARED),
+    Mutant("attention-tile-no-barrier", "barrier", _MMA,
+           "    ptx::cp_async_wait<AHEAD - 1>();\n    __syncthreads();\n", "    ptx::cp_async_wait<AHEAD - 1>();\n", _SHARED),
     Mutant("attention-queries-beyond-the-end", "tail", _MACROS,
            "if (row >= {{ t.rows.count }}) return;", "if (row > {{ t.rows.count }}) return;", _SHARED),
     Mutant("attention-queries-unacquired", "race", _WGMMA, "        pipeline_q.acquire(state_q);\n", "", _PAIRS),
@@ -263,7 +275,8 @@ MUTANTS = [
            "partials + s * split_kv_partial<Threads, Count>;", "partials + s * (split_kv_partial<Threads, Count> / 2);", _SPLITS),
     # Lengths.
     Mutant("attention-values-behind-the-length", "special", _MMA,
-           "v_row, {{ columns[2] }}, {{ t.values }} - block * BC", "v_row, {{ columns[2] }}, N - block * BC", _LENGTHS),
+           "BYTES / 2), v_first + steps(block * BC, v_row), v_row, {{ columns[2] }}, {{ t.values }} - block * BC",
+           "BYTES / 2), v_first + steps(block * BC, v_row), v_row, {{ columns[2] }}, N - block * BC", _LENGTHS),
     Mutant("attention-length-of-another-head", "index", _EVALUATION,
            '{name}_s{d - before})" for d, s', '{name}_s{d - before}) + 1" for d, s', _LENGTHS),
     Mutant("attention-blocks-behind-the-length", "tail", _EVALUATION,
@@ -272,8 +285,29 @@ MUTANTS = [
     Mutant("attention-page-that-is-not-there", "special", _KEYS,
            "found >= 0 && found < {size_name(key_rows(attended))} ? found : -1", "found", _PAGES),
     Mutant("attention-page-one-row-more", "tail", _KEYS, "found < {size", "found <= {size", _PAGES),
-    Mutant("attention-values-of-the-next-page", "index", _MMA, "row_of(v, v_row, block * BC + row)",
-           "row_of(v, v_row, block * BC + row + 1)", _PAGES),
+    Mutant("attention-values-of-the-next-page", "index", _MMA,
+           "BYTES / 2), [&](int row) { return row_of(v, v_row, block * BC + row)",
+           "BYTES / 2), [&](int row) { return row_of(v, v_row, block * BC + row + 1)", _PAGES),
+    # Tiles through registers, and sums in f16.
+    Mutant("attention-registers-no-barrier", "barrier", _MMA,
+           "    __syncthreads();\n    load(number + 1);\n", "    load(number + 1);\n", _REGISTERS),
+    Mutant("attention-registers-of-the-tile-after", "index", _MMA,
+           "    load(number + 1);\n", "    load(number + 2);\n", _REGISTERS),
+    Mutant("attention-registers-values-behind-the-length", "special", _MMA,
+           "next_values.load<false>(v_first + steps(block * BC, v_row), v_row, {{ columns[2] }}, {{ t.values }} - block * BC",
+           "next_values.load<false>(v_first + steps(block * BC, v_row), v_row, {{ columns[2] }}, N - block * BC",
+           _REGISTERS_LENGTHS),
+    Mutant("attention-registers-row-that-is-not-there", "tail", "templates/common/tile.cuh",
+           "Share::mine(i) && row < rows ? row_at(row) : nullptr", "Share::mine(i) ? row_at(row) : nullptr", _REGISTERS),
+    Mutant("attention-halves-of-one-b", "index", "templates/common/mma_tile.cuh", "[1]>(b[1]));\n", "[1]>(b[0]));\n", _REGISTERS),
+    Mutant("attention-half-means-not-shrunk", "sum", _SOFTMAX,
+           "const float before = norm[r] * shrink[r];", "const float before = norm[r];", _HALF),
+    Mutant("attention-half-means-of-a-lane", "sum", _SOFTMAX,
+           "      now += __shfl_xor_sync(0xffffffff, now, 2);\n", "", _HALF),
+    Mutant("attention-half-means-of-no-norm", "special", _SOFTMAX,
+           "norm[r] = factor < 0x1p-24f ? now : before * ptx::reciprocal_approximate(factor);", "norm[r] = 1.0f;", _HALF),
+    Mutant("attention-half-sums-changed-over", "index", _SOFTMAX,
+           "      sums[i * 2] = pair.x;\n", "      sums[i * 2] = pair.y;\n", _HALF),
     # Packed heads.
     Mutant("attention-packed-rows-changed-over", "index", _ROWS, 'f"({r}) / {self.heads}" if', 'f"({r}) % M" if', _PACKED),
     Mutant("attention-packed-heads-of-the-row", "index", _ROWS, 'f"({r}) % {self.heads}"', 'f"({r}) / {self.heads}"', _PACKED),

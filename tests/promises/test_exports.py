@@ -17,6 +17,7 @@ from kgen.cli.problems import select_one
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
+from kgen.dsl.types import f16
 from kgen.export.cases import cases
 from kgen.export.collection import Collection
 from kgen.export.interface import Interface
@@ -30,7 +31,7 @@ from kgen.numerics.operands import make_operands, scalar_values
 from kgen.numerics.reference import evaluate, native
 from kgen.runtime import dispatch
 
-H200, A100 = resolve("H200"), resolve("A100-SXM4-80GB")
+H200, A100, T4 = resolve("H200"), resolve("A100-SXM4-80GB"), resolve("T4")
 #: So many operators go into one translation unit: most of the time is that of the headers.
 _TOGETHER = 34
 _NAMES = [*OPERATORS]
@@ -74,6 +75,19 @@ def test_the_export_of_a_ragged_problem_builds(names: list[str], tmp_path: Path)
     for arch, exports in found.items():
         (tmp_path / arch).mkdir()
         read_by_both_passes(exports, arch, tmp_path / arch)
+
+
+@needs_nvcc
+def test_exports_of_attention_build_for_turing(tmp_path: Path) -> None:
+    """Where there is no cp.async; of what has f16."""
+    graphs = [
+        next((g for g in OPERATORS[name].definition.graphs if g.inputs[0].dtype is f16), None)
+        for name in _NAMES
+        if name.startswith("attention_")
+    ]
+    found = [checked(small(graph), T4) for graph in graphs if graph is not None]
+    assert len(found) >= 10
+    read_by_both_passes(found, str(T4.arch), tmp_path)
 
 
 @pytest.mark.parametrize("name", LAUNCHES)

@@ -60,6 +60,22 @@ def test_options(dtype: torch.dtype, layout: str) -> None:
         check(q, k, v, layout, **(options | given))
 
 
+@pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 5.0}, {"window": (9, 5), "sinks": (6,)}], ids=str)
+def test_sums_in_f16(options: dict[str, Any]) -> None:
+    """A score of some 32 products, and a result of 90, err by a few units in the last place of f16; lse is of such scores."""
+    q, k, v = operands(2, 6, 2, 70, 90, 32, 48)
+    given = options | {name: torch.randn(options[name]) for name in ("sinks",) if name in options}
+    want, logarithms = expected(q, k, v, **given)
+    with kgen.emulate():
+        out, lse = kgen.attention(q, k, v, lse=True, accumulate=torch.float16, **given)
+        same = kgen.attention(q, k, v, accumulate=torch.float32, **given)
+        plain = kgen.attention(q, k, v, **given)
+    torch.testing.assert_close(out.double(), want, rtol=0, atol=8 * torch.finfo(F16).eps)
+    torch.testing.assert_close(lse.double(), logarithms, rtol=0, atol=4 * torch.finfo(F16).eps)
+    assert torch.equal(same, plain)
+    assert not torch.equal(out, plain)
+
+
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_a_bias_is_what_torch_takes(dtype: torch.dtype) -> None:
     """f32 beside 16 bits, of which all digits count; or bool, which may leave a row nothing."""
@@ -353,6 +369,12 @@ def test_what_does_not_fit() -> None:
         (r"lengths int32 \[2\]; expected int32 \[1\]", (q, k, v), {"lengths": torch.zeros(2, dtype=torch.int32)}),
         (r"expected pages int32 \[1, pages", (q, k, v), {"pages": torch.zeros(1, 3)}),
         ("a multiple of 8 keys, got 2", (q, k[:, :, :4], v[:, :, :4]), {"pages": torch.zeros(1, 3, dtype=torch.int32)}),
+        (
+            "accumulate is torch.float16 for q of bfloat16; expected torch.float32, or torch.float16 for q of float16",
+            (q.bfloat16(), k.bfloat16(), v.bfloat16()),
+            {"accumulate": F16},
+        ),
+        ("accumulate is torch.bfloat16 for q of float16", (q, k, v), {"accumulate": BF16}),
         ("upper_left with lengths", (q, k, v), {"lengths": torch.zeros(1, dtype=torch.int32), "causal": "upper_left"}),
     ):
         with pytest.raises(ArgumentError, match=message):

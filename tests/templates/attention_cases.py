@@ -1,19 +1,20 @@
-"""Cases of attention: both schedules over masks, scores of several kinds, shared heads, ragged lengths and layouts."""
+"""Cases of attention: its schedules over masks, scores of several kinds, shared heads, ragged lengths and layouts."""
 
 from __future__ import annotations
 
 import functools
 import math
 import random
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cases import Group
+from cases import TARGET, Group
 from rowwise_cases import judge
 
 from kgen.dsl import functions as F
 from kgen.dsl.choice import Value
-from kgen.dsl.expr import Expr, cast, where
+from kgen.dsl.expr import Expr, cast, matmul, where
 from kgen.dsl.family import family_of
 from kgen.dsl.indexing import arange, size
 from kgen.dsl.operator import Operator, Tensor, TensorSpec
@@ -21,11 +22,15 @@ from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims, evaluate
 from kgen.dsl.types import bf16, f16, f32, i32
+from kgen.gpu.target import resolve
 from kgen.ops.attention import AttentionMma, AttentionWgmma, AttentionWide
 from kgen.ops.attention.heads import attend, variant
 
 G, M, N, D, E = dims("G M N D E")
-DTYPES = {"f16": f16, "bf16": bf16}
+#: A GPU of two multiprocessors without cp.async.
+TURING = replace(resolve("T4"), sm_count=2)
+#: Of operands, by what groups are called; f16acc is summed in f16.
+DTYPES = {"f16": f16, "bf16": bf16, "f16acc": f16}
 EXPRESSIONS = (
     "full",
     "causal",
@@ -42,6 +47,20 @@ EXPRESSIONS = (
     "fp8",
     "negative scale",
     "factors",
+    "lengths",
+    "pages",
+)
+#: Those that are summed in f16, both products or one.
+HALF = (
+    "full",
+    "causal",
+    "window",
+    "bias",
+    "softcap",
+    "sinks",
+    "dropout",
+    "half scores",
+    "half values",
     "lengths",
     "pages",
 )
@@ -63,22 +82,23 @@ WIDTHS: dict[type[Schedule], dict[str, tuple[int, int]]] = {
 def operator(dtype: str, expression: str) -> Operator:
     """Attention of a kind, for one dtype."""
     t = DTYPES[dtype]
+    of_sums: dict[str, Any] = {"f16acc": dtype == "f16acc"}
     if expression in ("full", "bias"):
-        return variant("full", bias=expression == "bias", lse=expression == "bias")
+        return variant("full", bias=expression == "bias", lse=expression == "bias", **of_sums)
     if expression in ("causal", "window"):
-        return variant(expression, lse=expression == "causal")  # type: ignore[arg-type]
+        return variant(expression, lse=expression == "causal", **of_sums)  # type: ignore[arg-type]
     if expression == "lengths":
-        return variant("causal", lengths=True, lse=True)
+        return variant("causal", lengths=True, lse=True, **of_sums)
     if expression == "pages":
-        return variant("full", lengths=True, page=8, bias=True)
+        return variant("full", lengths=True, page=8, bias=True, **of_sums)
     if expression == "softcap":
-        return variant("window", softcap=True)
+        return variant("window", softcap=True, **of_sums)
     if expression == "sinks":
-        return variant("causal", sinks=True, lse=True)
+        return variant("causal", sinks=True, lse=True, **of_sums)
     if expression == "fp8":
         return variant("causal", fp8=True, lse=True)
     if expression == "dropout":
-        return variant("causal", dropout=True)
+        return variant("causal", dropout=True, **of_sums)
 
     def plain(q: Expr, k: Expr, v: Expr) -> Expr:
         """Without a guard: rows that are left nothing are NaN."""
@@ -110,6 +130,12 @@ def operator(dtype: str, expression: str) -> Operator:
     def negative_scale(q: Expr, k: Expr, v: Expr, scale: float) -> Expr:
         return attend(scale * -1.0 * (q @ k.T), v)[0]
 
+    def half_scores(q: Expr, k: Expr, v: Expr) -> tuple[Expr, Expr]:
+        return attend(0.125 * matmul(q, k.T, f16), v)
+
+    def half_values(q: Expr, k: Expr, v: Expr) -> tuple[Expr, Expr]:
+        return attend(0.125 * (q @ k.T), v, accumulate=f16)
+
     def factors(q: Expr, k: Expr, v: Expr, factor: Expr) -> tuple[Expr, Expr]:
         """A factor of each head, of any sign."""
         return attend(where(arange(M, 1) >= arange(N), 0.125 * (q @ k.T * factor), -math.inf), v)
@@ -130,6 +156,8 @@ def operator(dtype: str, expression: str) -> Operator:
         },
         "factors": {**given, "factor": Tensor[f32, G, 1, 1], "return": tuple[out, Tensor[f32, ..., G, M]]},
         "negative_scale": {**given, "scale": float, "return": out},
+        "half_scores": {**given, "return": tuple[out, Tensor[f32, ..., G, M]]},
+        "half_values": {**given, "return": tuple[out, Tensor[f32, ..., G, M]]},
     }  # fmt: skip
     name = expression.replace(" ", "_")
     function = locals()[name]
@@ -158,12 +186,12 @@ def place(spec: TensorSpec, shape: tuple[int, ...], kind: str) -> Operand:
 
 
 def _make(
-    schedule: type[Schedule], dtype: str, source: random.Random, name: str, value: Value
+    schedule: type[Schedule], dtype: str, expressions: tuple[str, ...], source: random.Random, name: str, value: Value
 ) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
     """A problem of the dtype, with the named trait or fit for the named field's value."""
     by_tma, widths = schedule is not AttentionMma, list(WIDTHS[schedule])
     traits = {
-        "expression": source.choice(EXPRESSIONS[:-1] if by_tma else EXPRESSIONS),
+        "expression": source.choice(expressions),
         "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
         "length": source.choice(LENGTHS),
         "heads": source.choice(HEADS),
@@ -182,7 +210,8 @@ def _make(
         traits["width"] = "wide" if value == 2 and not by_tma else "widest"
     if name in ("order", "group"):
         bounded = value == "longest_first" or value in (4, 8, 16, 32)
-        traits["expression"] = source.choice(("causal", "window", "ranges") if bounded else ("full", "bias"))
+        some = ("causal", "window", "ranges") if bounded else ("full", "bias")
+        traits["expression"] = source.choice([e for e in some if e in expressions])
         fixed |= {"order": "longest_first" if bounded else "in_order"}
     if name == "splits":
         fixed |= {"BR": 64 if by_tma else 16, "BC": 16}
@@ -225,15 +254,16 @@ def _cost(config: Schedule, problem: Problem) -> float:
 
 
 def groups() -> list[Group]:
-    """A group for each schedule and dtype."""
+    """A group for each schedule and dtype, and where tiles pass through registers."""
     found = []
     for schedule in WIDTHS:
         by_tma = schedule is not AttentionMma
-        expressions = EXPRESSIONS[:-1] if by_tma else EXPRESSIONS
-        traits = {"expression": expressions, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
-                  "heads": HEADS, "width": tuple(WIDTHS[schedule])}  # fmt: skip
-        for number, dtype in enumerate(("f16", "bf16")):
-            make = partial(_make, schedule, dtype)
+        for number, dtype in enumerate(("f16", "bf16") if by_tma else ("f16", "bf16", "f16acc", "f16", "f16acc")):
+            expressions = HALF if dtype == "f16acc" else EXPRESSIONS[:-1] if by_tma else EXPRESSIONS
+            traits = {"expression": expressions, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
+                      "heads": HEADS, "width": tuple(WIDTHS[schedule])}  # fmt: skip
+            make = partial(_make, schedule, dtype, expressions)
             name = f"{schedule.__name__}-{dtype}-{number}"
-            found.append(Group(name, schedule, make, traits, _cost, judge=judge))
+            target = TARGET if number < 3 else TURING
+            found.append(Group(name, schedule, make, traits, _cost, lambda _, target=target: target, judge=judge))
     return found

@@ -316,6 +316,12 @@ GOLDENS: dict[str, Golden] = {
     "attention_mma_slices": Golden(
         "attention_causal_lse", bf16, {"...": (2, 8), "G": 1, "M": 1000, "N": 1000, "D": 576, "E": 512}, (), "AttentionMma",
         {"queries": "shared", "BC": 32, "slices": 2, "splits": 2}),
+    "attention_mma_f16acc": Golden(
+        "attention_causal_f16acc", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionMma",
+        {"stages": 2, "order": "longest_first", "group": 8}),
+    "attention_mma_turing": Golden(
+        "attention_full", f16, {"...": (1, 8), "G": 4, "M": 1, "N": 8192, "D": 128, "E": 128}, (), "AttentionMma",
+        {"BC": 32, "copy": "register", "pack_gqa": True, "splits": 16}),
     "attention_gradient_wgmma_queries": Golden(
         "attention_causal_lse_train_grad_2", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (),
         "AttentionGradientWgmma", {"order": "last_first", "group": 16, "stages": 3}),

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,14 +15,15 @@ from kgen import emulator
 from kgen.codegen.names import plain
 from kgen.dsl import functions as F
 from kgen.dsl.choice import Value
-from kgen.dsl.expr import Expr, cast, where
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.expr import Expr, cast, matmul, where
 from kgen.dsl.family import normalised
 from kgen.dsl.indexing import arange, size, take
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
-from kgen.dsl.types import bf16, f16, f32, i32
+from kgen.dsl.types import DType, bf16, f16, f32, f64, i32
 from kgen.emulator import Options
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
@@ -36,7 +38,7 @@ from kgen.tuner.execute import Runner
 from kgen.tuner.verify import Gate
 
 M, N, D, E, P = dims("M N D E P")
-H200 = resolve("H200")
+H200, T4 = resolve("H200"), resolve("T4")
 
 
 @pytest.mark.parametrize("name", [*names("AttentionMma"), *names("AttentionWgmma"), *names("AttentionWide")])
@@ -302,6 +304,73 @@ def test_few_registers_spill_nothing() -> None:
         for schedule in (AttentionWgmma if width <= 256 else AttentionWide, AttentionMma):
             binary = nvrtc(schedule.default(problem, H200).source(problem), H200.arch)
             assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
+
+
+def test_few_registers_spill_nothing_on_turing() -> None:
+    """The defaults there, of prompts and of decode."""
+    for width, rows, f16acc in ((64, 4096, False), (80, 4096, False), (128, 4096, False), (128, 4096, True),
+                                (256, 4096, False), (256, 4096, True), (128, 1, False), (256, 1, False)):  # fmt: skip
+        graph = variant("causal", f16acc=f16acc).graphs[0]
+        sizes = {"...": (2, 8), "G": 4, "M": rows, "N": 4096, "D": width, "E": width}
+        problem = normalised(Problem.dense(graph, sizes))
+        config = default(problem, T4).config
+        binary = nvrtc(config.source(problem), T4.arch)
+        assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ()), config
+
+
+def of_sums(scores: DType, values: DType, operands: DType = f16) -> Graph:
+    """Attention whose products are summed so."""
+
+    @Operator
+    def attended(
+        q: Tensor[operands, ..., M, D],  # type: ignore[valid-type]
+        k: Tensor[operands, ..., N, D],  # type: ignore[valid-type]
+        v: Tensor[operands, ..., N, E],  # type: ignore[valid-type]
+    ) -> Tensor[operands, ..., M, E]:  # type: ignore[valid-type]
+        return attend(0.125 * matmul(q, k.T, scores), v, accumulate=values)[0]
+
+    return attended.graphs[0]
+
+
+@pytest.mark.parametrize(("scores", "values"), [(f16, f16), (f32, f16), (f16, f32)], ids=str)
+def test_sums_in_f16_are_those_of_the_graph(scores: DType, values: DType) -> None:
+    """By attention_mma alone, also where TMA and wgmma are; each product by the instruction that sums so."""
+    problem = dense_of(of_sums(scores, values))
+    found = default(problem, H200).config
+    assert isinstance(found, AttentionMma)
+    for target, instruction in ((H200, "m16n8k16"), (T4, "m16n8k8")):
+        body = default(problem, target).config.source(problem).body
+        assert {(instruction, total.name) for total in (scores, values)} == set(
+            re.findall(r"ptx::mma_(m16n8k\d+)_f16_(f\d+)", body)
+        )
+    for schedule in (AttentionWgmma, AttentionWide):
+        with pytest.raises(ConfigError, match="summed in f32: in f16 attention_mma sums them"):
+            schedule.default(problem, H200)
+
+
+def test_sums_that_tensor_cores_have_not() -> None:
+    assert attention(of_sums(f16, f16, bf16)) is None
+    assert attention(of_sums(f64, f32)) is None
+
+
+def test_infinite_sums_of_f16_are_seen() -> None:
+    """Products of 64 times 40 * 40 are beyond f16: a row of infinite scores is NaN, where sums of f32 are fine."""
+    q, k, v = torch.full((1, 1, 16, 64), 40.0), torch.full((1, 1, 32, 64), 40.0), torch.ones(1, 1, 32, 64)
+    for scores, finite in ((f32, True), (f16, False)):
+        out = torch.empty(1, 1, 16, 64, dtype=torch.float16)
+        launch(of_sums(scores, f16), [q.half(), k.half(), v.half(), out], AttentionMma, {"BR": 16, "BC": 16}, {})
+        assert out.isfinite().all().item() == finite
+
+
+def test_copies_through_registers_take_bf16_too() -> None:
+    problem = normalised(Problem.dense(variant("window").graph({"q": bf16}), {"...": (1, 2), "G": 2, "M": 70, "N": 90,
+                                                                              "D": 48, "E": 80}))  # fmt: skip
+    config = AttentionMma.default(problem, H200).replace(BR=32, BC=32, copy="register", stages=1)
+    source = config.source(problem)
+    assert source.arch.sm == 80
+    assert config.broken(problem, T4)[0].rule == "dtype_of_the_target"
+    verdict = Gate(problem).check(Runner(emulator.compile(source), source, config.symbols(problem), Options()))
+    assert verdict.ok, verdict.evidence
 
 
 @pytest.mark.parametrize(

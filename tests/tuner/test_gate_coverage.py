@@ -73,6 +73,11 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "AttentionMma dropout": ("attention_causal_dropout", HEADS, [{}]),
     "AttentionMma lengths": ("attention_causal_lengths", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True, "splits": 2}]),
     "AttentionMma ranges": ("attention_ranges_lse", {**HEADS, "...": (1,), "M": 130, "N": 130}, [{"BC": 32, "splits": 2}]),
+    "AttentionMma by registers": ("attention_window_softcap", HEADS, [{"copy": "register", "stages": 1}]),
+    "AttentionMma pages by registers": ("attention_causal_pages_of_16_lengths", PAGES, [
+        {"BR": 16, "BC": 16, "pack_gqa": True, "splits": 2, "copy": "register", "stages": 1}
+    ]),
+    "AttentionMma f16acc": ("attention_causal_f16acc", HEADS, [{}]),
     "LinearAttention": ("linear_attention_decay", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 32}]),
     "LinearAttention backwards": (
         "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 64, "WV": 32, "warps": 2}]

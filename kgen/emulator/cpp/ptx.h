@@ -48,6 +48,8 @@ EMU_INLINE uint2 load_evict_last(const uint2* p) { return *p; }
 EMU_INLINE uint4 load_evict_last(const uint4* p) { return *p; }
 
 EMU_INLINE float max_nan(float a, float b) { return a > b || a != a ? a : b; }
+EMU_INLINE int reduce_min(int x) { return __reduce_min_sync(0xffffffff, x); }
+EMU_INLINE int reduce_max(int x) { return __reduce_max_sync(0xffffffff, x); }
 EMU_INLINE void renew(unsigned&) {}
 EMU_INLINE float exp_approximate(float x) {
   const float power = expf(x);

@@ -24,7 +24,7 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE, PRODUCTS, REDUCTIONS
 from kgen.dsl.partition import rewritten
 from kgen.dsl.ranges import never_negative, within
-from kgen.dsl.types import DType
+from kgen.dsl.types import DType, f16, f32
 from kgen.ops.attention.masks import bounds
 
 _NUMBERS = frozenset({"const", "scalar", "size"})
@@ -65,6 +65,11 @@ class Attention:
     raised: int
     origin: Expr
 
+    @property
+    def sums(self) -> tuple[DType, DType]:
+        """What scores and results are summed in: f32, or f16 where the definition says so."""
+        return self.product.attr, self.context.attr
+
 
 @functools.lru_cache(maxsize=1024)
 def attention(graph: Graph) -> Attention | None:
@@ -82,6 +87,8 @@ def attention(graph: Graph) -> Attention | None:
     kept_values, kept = _kept(context.args[1].args[0] if transposed else context.args[1])
     value, value_ids = _taken(kept_values)
     if any(x.op != "input" or x.dtype != value.dtype for x in (query, key, value)):
+        return None
+    if any(n.attr is not f32 and (n.attr is not f16 or value.dtype is not f16) for n in products):
         return None
     if ids is not value_ids or (ids is not None and key.shape.dims[0] != value.shape.dims[0]):
         return None

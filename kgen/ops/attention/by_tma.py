@@ -5,6 +5,7 @@ from __future__ import annotations
 from kgen.dsl.choice import pruning, rule
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
+from kgen.dsl.types import f32
 from kgen.ops.attention.problem import describe, found
 from kgen.ops.attention.schedule import AttentionSchedule
 from kgen.ops.attention.tensor_maps import by_tma
@@ -20,6 +21,11 @@ class TmaAttention(AttentionSchedule):
         """a tensor map has no empty axis"""
         h = describe(problem)
         return min(h.M, h.N, h.D, h.E, *h.batch, 1) >= 1
+
+    @rule
+    def sums_of_32_bits(self, problem: Problem, target: Target) -> bool:
+        """scores and results are summed in f32: in f16 attention_mma sums them"""
+        return found(problem.graph).sums == (f32, f32)
 
     @rule
     def tensor_maps(self, problem: Problem, target: Target) -> bool:

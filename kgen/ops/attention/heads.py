@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from kgen.dsl import functions as F
-from kgen.dsl.expr import Expr, Shape, cast, where
+from kgen.dsl.expr import Expr, Shape, cast, matmul, where
 from kgen.dsl.indexing import arange, take
 from kgen.dsl.operator import Number, Operator, Tensor
 from kgen.dsl.size import Size, SizeExpr, dims
-from kgen.dsl.types import AnyDType, bf16, bool_, dtype_var, e4m3, f16, f32, i32, i64
+from kgen.dsl.types import AnyDType, DType, bf16, bool_, dtype_var, e4m3, f16, f32, i32, i64
 
 G, M, N, D, E = dims("G M N D E")
 #: Heads of keys, pages of a batch, and rows of all pages, where keys are in pages.
@@ -53,16 +53,21 @@ def _exponentials(scores: Expr, sinks: Expr | None, whole: bool = False) -> tupl
 
 
 def attend(
-    scores: Expr, v: Expr, sinks: Expr | None = None, drop: Callable[[Expr], Expr] | None = None
+    scores: Expr,
+    v: Expr,
+    sinks: Expr | None = None,
+    drop: Callable[[Expr], Expr] | None = None,
+    accumulate: DType = f32,
 ) -> tuple[Expr, Expr]:
     """softmax(scores) @ v, and the logarithm of the sum of the scores' exponentials of every row.
 
     Of a row of -infinity alone, these are 0 and -infinity. `sinks` are one more score of each row, which has no value: it counts
-    in the sum of exponentials alone. `drop` makes of the weights those that are multiplied with.
+    in the sum of exponentials alone. `drop` makes of the weights those that are multiplied with. Values are summed in
+    `accumulate`.
     """
     exponentials, total, logarithm = _exponentials(scores, sinks)
     weights = where(total == 0, 0.0, exponentials / total)
-    return cast(drop(weights) if drop else weights, v.dtype) @ v, logarithm
+    return matmul(cast(drop(weights) if drop else weights, v.dtype), v, accumulate), logarithm
 
 
 def attend_fp8(scores: Expr, v: Expr, scale: Expr, sinks: Expr | None = None) -> tuple[Expr, Expr]:
@@ -82,15 +87,15 @@ def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
 
 
 def _parameters(
-    mask: Mask, bias: Bias, softcap: bool, sinks: bool, dropout: bool, lengths: bool, page: int, fp8: bool
+    mask: Mask, bias: Bias, softcap: bool, sinks: bool, dropout: bool, lengths: bool, page: int, fp8: bool, t: AnyDType
 ) -> dict[str, tuple[Any, Any]]:
-    """The operands of a variant: type and default by name."""
+    """The operands of a variant, of 16 bits in t: type and default by name."""
     needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
     own = (K,) if page else ()
     found: dict[str, tuple[Any, Any]] = {
-        "q": (_tensor(T, *own, G, M, D), needed),
-        "k": (Tensor(T, Shape((R, D))) if page else _tensor(T, 1, N, D), needed),
-        "v": (Tensor(T, Shape((R, E))) if page else _tensor(T, 1, N, E), needed),
+        "q": (_tensor(t, *own, G, M, D), needed),
+        "k": (Tensor(t, Shape((R, D))) if page else _tensor(t, 1, N, D), needed),
+        "v": (Tensor(t, Shape((R, E))) if page else _tensor(t, 1, N, E), needed),
     }
     if fp8:
         found |= {"q": (_tensor(e4m3, G, M, D), needed), "k": (_tensor(e4m3, 1, N, D), needed)}
@@ -101,7 +106,7 @@ def _parameters(
     if page:
         found["pages"] = (_tensor(i32, 1, 1, L), needed)
     if bias:
-        kind = f32 if bias == "f32" else bool_ if bias == "bool" else T
+        kind = f32 if bias == "f32" else bool_ if bias == "bool" else t
         found["bias"] = (_tensor(kind, *own, G, M, _columns(page)), needed)
     if sinks:
         found["sinks"] = (_tensor(f32, *own, G, 1, 1), needed)
@@ -168,6 +173,7 @@ def variant(
     lengths: bool = False,
     page: int = 0,
     fp8: bool = False,
+    f16acc: bool = False,
 ) -> Operator:
     """Attention with a mask; with a bias, of q's dtype or of f32, added to the scores, or one that is bool and leaves a row the
     columns where it is true; with scores bounded before as softcap * tanh(scores / softcap); with the logarithm of each row's
@@ -180,8 +186,10 @@ def variant(
     j of head h is row pages[j // page] * page_rows + j % page * key_rows + h * head_rows, of `pages`, i32 [..., 1, 1, L]; 0
     where there is no such row. With `fp8` q, k and v are e4m3, v is [..., 1, E, N], and each has an f32 that it is a multiple of:
     q_scale, [..., G, 1, 1], k_scale and v_scale, [..., 1, 1, 1]; there are no lengths, no pages and no dropout.
+    With `f16acc` both products are summed in f16, of operands of f16.
     """
-    parameters = _parameters(mask, bias, softcap, sinks, dropout, lengths, page, fp8)
+    t, accumulate = (f16, f16) if f16acc else (T, f32)
+    parameters = _parameters(mask, bias, softcap, sinks, dropout, lengths, page, fp8, t)
 
     def function(*given: Expr) -> Any:
         x = dict(zip(parameters, given))
@@ -189,7 +197,7 @@ def variant(
         if page:
             rows = _rows_of_pages(x, page)
             k, v = take(k, rows, axis=0), take(v, rows, axis=0)
-        products = x["q"] @ k.T
+        products = matmul(x["q"], k.T, accumulate)
         scores = x["scale"] * (products * (x["q_scale"] * x["k_scale"]) if fp8 else products)
         if softcap:
             scores = x["softcap"] * F.tanh(scores / x["softcap"])
@@ -205,13 +213,13 @@ def variant(
         if fp8:
             result, logarithm = attend_fp8(scores, v, x["v_scale"], of_sinks)
         else:
-            result, logarithm = attend(scores, v, of_sinks, drop)
+            result, logarithm = attend(scores, v, of_sinks, drop, accumulate)
         return (result, logarithm) if lse else result
 
     kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
              for n, (kind, default) in parameters.items()]  # fmt: skip
     own = (K,) if page else ()
-    result: Any = _tensor(T, *own, G, M, E)
+    result: Any = _tensor(t, *own, G, M, E)
     if lse:
         result = types.GenericAlias(tuple, (result, _tensor(f32, *own, G, M)))
     function.__signature__ = inspect.Signature(kinds, return_annotation=result)  # type: ignore[attr-defined]
@@ -224,6 +232,7 @@ def variant(
     more = " Of each row's exponentials, exp(sinks) is one without a value." + more if sinks else more
     more = f" Keys and values are in pages of {page}, found by `pages`." + more if page else more
     more = " Columns from `lengths` on do not count, and rows are counted from there." + more if lengths else more
+    more = " Both products are summed in f16." + more if f16acc else more
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
     options = {
         "bias" if bias is True else f"bias_{bias}": bias,
@@ -231,6 +240,7 @@ def variant(
         "sinks": sinks,
         "dropout": dropout,
         "fp8": fp8,
+        "f16acc": f16acc,
         "lengths": lengths,
         "lse": lse,
     }
@@ -257,4 +267,4 @@ def variant(
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
              variant("causal", sinks=True, lse=True), variant("causal", dropout=True), variant("causal", lengths=True),
              variant("causal", lengths=True, page=16), variant("ranges", lse=True),
-             variant("causal", fp8=True, lse=True))  # fmt: skip
+             variant("causal", fp8=True, lse=True), variant("causal", f16acc=True))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Attention by mma.sync (sm_80 and above): the schedule of templates/attention_mma.cu.j2, after FlashAttention-2."""
+"""Attention by mma.sync (sm_75 and above): the schedule of templates/attention_mma.cu.j2, after FlashAttention-2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim
-from kgen.dsl.target import RESERVED_SHARED, Target, sm
+from kgen.dsl.target import Target, sm
+from kgen.dsl.types import f16
 from kgen.dsl.vector import Vector, ceil, maximum, minimum, where
 from kgen.ops.attention.decode import DecodeSchedule
 from kgen.ops.attention.pointers import offset, pack, step, store, strides
@@ -29,8 +30,8 @@ from kgen.ops.common import axes
 from kgen.ops.common.lowering import collapse_leading
 from kgen.tuning_db.machines import constants
 
-#: Registers a thread for scores, weights, sums and queries.
-_REGISTERS = 200
+#: Registers a thread for scores, weights, sums, queries and tiles on their way, by how these are copied: with more ptxas spilled.
+_REGISTERS = {"cp_async": 200, "register": 164}
 #: Warps of an SM whose copies are more than are under way at the memory's bandwidth.
 _WARPS = 8
 
@@ -61,7 +62,8 @@ class MmaConstants(Constants, model="attention_mma"):
 class Context:
     """What the template sees; texts are C++. `stored` is the dtype of results; `packs` and `columns`, the strides of columns, are
     those of q, k and v. `wide`: addresses of all columns of a tile would take too many registers. `first_column` is what a slice
-    takes off the results' columns, `part` the number of its tile.
+    takes off the results' columns, `part` the number of its tile. `mma_scores` and `mma_values` multiply for the two products,
+    whose sums are in f16 where `half_scores` and `half_values`.
     """
 
     t: AttentionText
@@ -77,15 +79,20 @@ class Context:
     first_column: str
     part: str
     wide: bool
-    mma: str
+    mma_scores: str
+    mma_values: str
+    half_scores: bool
+    half_values: bool
     store: str
 
 
 class AttentionMma(DecodeSchedule):
-    """mma.sync: cp.async fills rings of swizzled or padded tiles; scores and weights stay in registers, the softmax is online."""
+    """mma.sync: cp.async fills rings of swizzled or padded tiles, or they pass through registers; scores and weights stay in
+    registers, the softmax is online.
+    """
 
     template = "attention_mma.cu.j2"
-    target = sm(80)
+    target = sm(75)
     techniques: ClassVar[Techniques] = {
         "queries in shared memory, one stage": {"queries": "shared", "stages": 1},
         "queries in registers, one stage": {"queries": "registers", "stages": 1},
@@ -94,12 +101,14 @@ class AttentionMma(DecodeSchedule):
         "padding": {"swizzle": "pad"},
         "store by shuffles": {"store": "shuffle"},
         "packed heads": {"pack_gqa": True},
+        "tiles through registers": {"copy": "register"},
         "slices of results": {"slices": (2, 4)},
         "split-KV": {"splits": (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)},
     }
 
     BR = choice(64, 16, 32, 128)  # rows of queries of a block, 16 a warp
     BC = choice(64, 16, 32, 128)  # rows of keys and values of a step
+    copy = choice("cp_async", "register", absent="cp_async")  # from global to shared memory
     stages = choice(1, 2, 3, 4)
     queries = choice("registers", "shared")  # where they stay while a block goes over the keys
     swizzle = choice("xor", "pad")
@@ -111,12 +120,33 @@ class AttentionMma(DecodeSchedule):
     slices = choice(1, 2, 4, absent=1)  # blocks that share the columns of the results, each with all scores
 
     @rule
+    def dtype_of_the_target(self, problem: Problem, target: Target) -> bool:
+        """the operands' dtype needs a newer architecture (bf16: sm_80)"""
+        return found(problem.graph).dtype is f16 or target.arch.sm >= 80
+
+    @rule
+    def copy_of_the_target(self, problem: Problem, target: Target) -> bool:
+        """cp.async needs sm_80"""
+        return self.copy != "cp_async" or target.arch.sm >= 80
+
+    @pruning
+    def asynchronous_copies(self, problem: Problem, target: Target) -> bool:
+        """copies are asynchronous where the target has cp.async"""
+        return self.copy == "cp_async" or target.arch.sm < 80
+
+    @rule
+    def register_stages(self, problem: Problem, target: Target) -> bool:
+        """a copy through registers has one stage"""
+        return self.copy == "cp_async" or self.stages == 1
+
+    @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
-        """scores, weights, sums, and queries where they stay there, fit in registers"""
+        """scores, weights, sums, and queries where they stay there and tiles on their way, fit in registers"""
         h = describe(problem)
         kept = self.padded(h.D) // 4 if self.queries == "registers" else 0
-        need = self.BC // 2 + self.BC // 4 + self.width(h) // 2 + kept
-        return need <= min(_REGISTERS, 65536 // (self.BR * 2 * self.blocks_per_sm) - 40)
+        sums = self.width(h) // (4 if found(problem.graph).sums[1] is f16 else 2)
+        need = self.BC // 2 + self.BC // 4 + sums + kept + self.on_their_way(h)
+        return need <= min(_REGISTERS[self.copy], 65536 // (self.BR * 2 * self.blocks_per_sm) - 40)
 
     @rule
     def shuffled_columns(self, problem: Problem, target: Target) -> bool:
@@ -127,7 +157,10 @@ class AttentionMma(DecodeSchedule):
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """queries and `stages` tiles of keys and values must fit in the shared memory of a block"""
         need = self.smem_bytes(problem)
-        return need <= target.smem_per_block and self.blocks_per_sm * (need + 1024) <= target.shared_per_sm
+        return (
+            need <= target.smem_per_block
+            and self.blocks_per_sm * (need + target.reserved_shared) <= target.shared_per_sm
+        )
 
     @rule
     def slices_of_columns(self, problem: Problem, target: Target) -> bool:
@@ -168,6 +201,7 @@ class AttentionMma(DecodeSchedule):
         from kgen.tuner.listed import best_of  # here, as it loads numpy
 
         h, ordered = describe(problem), cls.ordered(problem)
+        ordered |= {"copy": "cp_async" if target.arch.sm >= 80 else "register"}
         few = h.M * h.group <= 16 and max(h.D, h.E) <= NARROW
 
         # Steps of 16 columns where no others fit: the model has no eye for what a step costs there.
@@ -182,8 +216,10 @@ class AttentionMma(DecodeSchedule):
         """The configs that a default is taken from; `few` rows."""
         swizzle = "xor" if h.D % 64 == 0 and h.E % 64 == 0 else "pad"
         # Of few rows all warps of a block copy, though one multiplies: one alone was a third slower in all that was measured.
-        wide = max(h.D, h.E) > NARROW
+        wide, by_registers = max(h.D, h.E) > NARROW, ordered["copy"] == "register"
         rows, columns = ((64,), (128, 64, 32)) if few else ((64, 32, 16), (64, 32, 16))
+        if by_registers:
+            columns = (64, 32, 16)
         queries = ("shared",) if wide else ("registers", "shared")
         slices = next((n for n in cls.slices.values if NARROW * n >= h.E), 1)
         fields = (rows, columns, (2, 3, 4, 1), queries, (False, True))
@@ -203,6 +239,13 @@ class AttentionMma(DecodeSchedule):
         """Columns of the results that a block has."""
         return self.padded(math.ceil(h.E / self.slices))
 
+    def on_their_way(self, h: Heads) -> int:
+        """Registers of a thread that hold its share of a tile of keys or of values, and the addresses of its loads."""
+        if self.copy == "cp_async":
+            return 0
+        tiles = ((self.padded(h.D), pack(h.k)), (self.width(h), pack(h.v)))
+        return max(math.ceil(self.BC * columns / n / (self.BR * 2)) * (max(1, n // 2) + 2) for columns, n in tiles)
+
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block."""
         h = describe(problem)
@@ -211,7 +254,11 @@ class AttentionMma(DecodeSchedule):
         return 2 * (self.BR * depth + self.stages * self.BC * (depth + width))
 
     def source(self, problem: Problem) -> Source:
-        h, dtype = describe(problem), found(problem.graph).dtype
+        h, dtype, sums = describe(problem), found(problem.graph).dtype, found(problem.graph).sums
+        # f16 through registers also runs on sm_75.
+        old = self.copy == "register" and dtype is f16
+        instructions = [f"ptx::mma_m16n8k{8 if old else 16}_{dtype.name}_{total.name}" for total in sums]
+        mma = [f"InHalves<{name}>()" if old else name for name in instructions]
         rows = self.rows(h)
         depth, width, sliced = self.padded(h.D), self.width(h), self.slices > 1
         named = {"q": h.q, "k": h.k, "v": h.v, "o": h.output}
@@ -230,7 +277,7 @@ class AttentionMma(DecodeSchedule):
             launch=Launch(
                 (self.blocks(h) * self.splits, self.slices, 1), (self.BR * 2, 1, 1), self.smem_bytes(problem)
             ),
-            arch=sm(80),
+            arch=sm(75 if old else 80),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width * self.slices)),
             context=Context(
                 t=attention_text(problem, rows, sliced),
@@ -246,7 +293,10 @@ class AttentionMma(DecodeSchedule):
                 first_column=" - first_column" if sliced else "",
                 part="(tile_number * gridDim.y + blockIdx.y)" if sliced else "tile_number",
                 wide=depth > NARROW and self.queries == "shared",
-                mma=f"ptx::mma_m16n8k16_{dtype.name}_f32",
+                mma_scores=mma[0],
+                mma_values=mma[1],
+                half_scores=sums[0] is f16,
+                half_values=sums[1] is f16,
                 store=store("o", h.output, "E", rows),
             ),
         )
@@ -258,8 +308,11 @@ class AttentionMma(DecodeSchedule):
         h = describe(problem)
         depth, width = self.padded(h.D), self.width(h)
         k = constants(MmaConstants, target)
-        rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
-        products = 2 * self.BR * self.BC * (depth + width) / rate
+        rates = (
+            k.products * target.tensor_flops["f16_f16acc" if total is f16 else "f16_f32acc"] / target.sm_count
+            for total in found(problem.graph).sums
+        )
+        products = sum(2 * self.BR * self.BC * columns / rate for columns, rate in zip((depth, width), rates))
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
         copied, steps = self.BC * (h.D + min(h.E, width)) * 2, self.steps(problem, self.cut(problem) + k.bounded)
         copies = copied / (16 * self.BR * 2)  # of 16 bytes, by each thread
@@ -278,7 +331,7 @@ class AttentionMma(DecodeSchedule):
             return maximum(computing, reading, copied / minimum(k.copy * target.clock_hz, in_flight / k.latency))
 
         blocks = self.rounds(problem, target.sm_count / (self.splits * self.slices))
-        resident = target.shared_per_sm // (self.smem_bytes(problem) + RESERVED_SHARED)
+        resident = target.shared_per_sm // (self.smem_bytes(problem) + target.reserved_shared)
         resident = minimum(maximum(1, resident), maximum(1, 2 * _WARPS // warps))
         whole = blocks // resident * resident
         part = where(self.splits > 1, ceil(steps / self.splits), steps)

@@ -915,7 +915,7 @@ using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void row_numbers(float sum_at0, float sum_1_at0, float where_at0, float& result0,
                                             float& result1, float& result2) {
-#line 64 "kgen/ops/attention/heads.py"
+#line 69 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
 #line 157 "kgen/ops/attention_gradient/weights.py"

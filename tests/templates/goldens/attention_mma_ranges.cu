@@ -32,6 +32,28 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
   return product;
 }
 
+// The smallest of a warp's ints: one instruction from sm_80 on.
+__device__ __forceinline__ int reduce_min(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_min_sync(0xffffffff, x);
+#else
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = min(x, __shfl_xor_sync(0xffffffff, x, mask));
+  return x;
+#endif
+}
+
+// The largest of a warp's ints: one instruction from sm_80 on.
+__device__ __forceinline__ int reduce_max(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffff, x);
+#else
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = max(x, __shfl_xor_sync(0xffffffff, x, mask));
+  return x;
+#endif
+}
+
 // Copies `valid` bytes (0..Bytes) from global memory to shared memory and fills the rest of `Bytes` with zeros.
 // Bytes is 4, 8 or 16; both addresses are aligned to it. Where `valid` is 0, `source` is not read. All sizes go through
 // L1 (.ca): on an H200 16-byte copies that bypass it (.cg) reach 4.2 TB/s from L2, these 9.8 TB/s
@@ -348,8 +370,8 @@ __device__ __forceinline__ SeenColumns seen_by_rows(int begin, int end, const Of
     seen.first_by_all = max(seen.first_by_all, columns.x);
     seen.last_by_all = min(seen.last_by_all, columns.y);
   }
-  return {__reduce_min_sync(0xffffffff, seen.first), __reduce_max_sync(0xffffffff, seen.last),
-          __reduce_max_sync(0xffffffff, seen.first_by_all), __reduce_min_sync(0xffffffff, seen.last_by_all)};
+  return {ptx::reduce_min(seen.first), ptx::reduce_max(seen.last), ptx::reduce_max(seen.first_by_all),
+          ptx::reduce_min(seen.last_by_all)};
 }
 
 // From the first tile of rows to the last, of Group heads side by side: where a mask leaves the first ones the most
@@ -637,11 +659,11 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int begin_at0, int i3, int end_at0, float product, float& result0) {
-#line 143 "kgen/ops/attention/heads.py"
+#line 148 "kgen/ops/attention/heads.py"
   const bool v0 = begin_at0 <= i3;
   const bool v1 = i3 < end_at0;
   const bool v2 = v0 && v1;
-#line 309 "kgen/ops/attention/algebra.py"
+#line 316 "kgen/ops/attention/algebra.py"
   const float v3 = v2 ? product : -__int_as_float(0x7f800000);
   result0 = v3;
 }
@@ -659,11 +681,11 @@ __device__ __forceinline__ void columns_of_row(int begin_at0, int end_at0, int& 
 }
 
 __device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
-#line 64 "kgen/ops/attention/heads.py"
+#line 69 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 228 "kgen/ops/attention/algebra.py"
+#line 235 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 243 "kgen/ops/attention/algebra.py"
+#line 250 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
 #line 52 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
@@ -678,7 +700,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 682 "attention_ranges_lse.cu"
+#line 704 "attention_ranges_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_ranges_lse(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
                          float* row0, const int* end_, const int* begin_, int M, int N, int batches0, int batches1,

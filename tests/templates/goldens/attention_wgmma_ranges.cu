@@ -32,6 +32,28 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
   return product;
 }
 
+// The smallest of a warp's ints: one instruction from sm_80 on.
+__device__ __forceinline__ int reduce_min(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_min_sync(0xffffffff, x);
+#else
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = min(x, __shfl_xor_sync(0xffffffff, x, mask));
+  return x;
+#endif
+}
+
+// The largest of a warp's ints: one instruction from sm_80 on.
+__device__ __forceinline__ int reduce_max(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffff, x);
+#else
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = max(x, __shfl_xor_sync(0xffffffff, x, mask));
+  return x;
+#endif
+}
+
 // Waits until `Threads` threads, a multiple of 32, have come to barrier `Id` (1 to 15).
 template <int Id, int Threads>
 __device__ __forceinline__ void named_barrier_sync() {
@@ -468,8 +490,8 @@ __device__ __forceinline__ SeenColumns seen_by_rows(int begin, int end, const Of
     seen.first_by_all = max(seen.first_by_all, columns.x);
     seen.last_by_all = min(seen.last_by_all, columns.y);
   }
-  return {__reduce_min_sync(0xffffffff, seen.first), __reduce_max_sync(0xffffffff, seen.last),
-          __reduce_max_sync(0xffffffff, seen.first_by_all), __reduce_min_sync(0xffffffff, seen.last_by_all)};
+  return {ptx::reduce_min(seen.first), ptx::reduce_max(seen.last), ptx::reduce_max(seen.first_by_all),
+          ptx::reduce_min(seen.last_by_all)};
 }
 
 // As PersistentTiles, two tiles at a time: the first and the last of a head, the second and the last but one. Where a
@@ -945,11 +967,11 @@ using RowTiles = PersistentPairs;
 using Store = TmaStore<__nv_bfloat16, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int begin_at0, int i3, int end_at0, float product, float& result0) {
-#line 143 "kgen/ops/attention/heads.py"
+#line 148 "kgen/ops/attention/heads.py"
   const bool v0 = begin_at0 <= i3;
   const bool v1 = i3 < end_at0;
   const bool v2 = v0 && v1;
-#line 309 "kgen/ops/attention/algebra.py"
+#line 316 "kgen/ops/attention/algebra.py"
   const float v3 = v2 ? product : -__int_as_float(0x7f800000);
   result0 = v3;
 }
@@ -967,11 +989,11 @@ __device__ __forceinline__ void columns_of_row(int begin_at0, int end_at0, int& 
 }
 
 __device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
-#line 64 "kgen/ops/attention/heads.py"
+#line 69 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 228 "kgen/ops/attention/algebra.py"
+#line 235 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 243 "kgen/ops/attention/algebra.py"
+#line 250 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
 #line 52 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
@@ -986,7 +1008,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 990 "attention_ranges_lse.cu"
+#line 1012 "attention_ranges_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_ranges_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                          const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
