@@ -23,6 +23,7 @@ from kgen.dsl.size import dims, evaluate
 from kgen.dsl.types import bf16, f16, f32, i32
 from kgen.ops.attention import AttentionMma, AttentionWgmma, AttentionWide
 from kgen.ops.attention.heads import attend, variant
+from kgen.ops.attention.sigmoid import sigmoid_variant
 
 G, M, N, D, E = dims("G M N D E")
 DTYPES = {"f16": f16, "bf16": bf16}
@@ -42,6 +43,8 @@ EXPRESSIONS = (
     "fp8",
     "negative scale",
     "factors",
+    "sigmoid",
+    "relu",
     "lengths",
     "pages",
 )
@@ -75,6 +78,8 @@ def operator(dtype: str, expression: str) -> Operator:
         return variant("window", softcap=True)
     if expression == "sinks":
         return variant("causal", sinks=True, lse=True)
+    if expression == "sigmoid":
+        return sigmoid_variant("causal")
     if expression == "fp8":
         return variant("causal", fp8=True, lse=True)
     if expression == "dropout":
@@ -114,6 +119,12 @@ def operator(dtype: str, expression: str) -> Operator:
         """A factor of each head, of any sign."""
         return attend(where(arange(M, 1) >= arange(N), 0.125 * (q @ k.T * factor), -math.inf), v)
 
+    def relu(q: Expr, k: Expr, v: Expr, gate: Expr, bias: Expr) -> Expr:
+        """Without a normaliser, with a factor that each row has of its own."""
+        scores = F.relu(0.125 * (q @ k.T) + bias) / cast(size(N), f32)
+        seen = (arange(N) <= arange(M, 1) + 9) & (arange(M, 1) - 40 <= arange(N))
+        return gate * (cast(where(seen, scores, 0.0), t) @ v)
+
     q, k, v = Tensor[t, ..., G, M, D], Tensor[t, ..., 1, N, D], Tensor[t, ..., 1, N, E]
     out, given = Tensor[t, ..., G, M, E], {"q": q, "k": k, "v": v}
     annotations: dict[str, dict[str, Any]] = {
@@ -129,6 +140,7 @@ def operator(dtype: str, expression: str) -> Operator:
             "return": tuple[out, Tensor[f32, ..., G, M]],
         },
         "factors": {**given, "factor": Tensor[f32, G, 1, 1], "return": tuple[out, Tensor[f32, ..., G, M]]},
+        "relu": {**given, "gate": Tensor[f32, G, M, 1], "bias": Tensor[t, G, M, N], "return": out},
         "negative_scale": {**given, "scale": float, "return": out},
     }  # fmt: skip
     name = expression.replace(" ", "_")

@@ -258,6 +258,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_wgmma_fp8": Golden(
         "attention_causal_fp8_lse", e4m3, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 128, "order": "longest_first", "group": 16, "persistent": False}),
+    "attention_wgmma_sigmoid": Golden(
+        "sigmoid_attention_causal", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
+        {"BC": 128, "order": "paired", "group": 1, "pingpong": False}),
     "attention_wide_causal": Golden(
         "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 512, "E": 512}, (), "AttentionWide",
         {"BC": 128, "BK": 64, "stages": 4, "cluster": 2, "order": "longest_first", "group": 4}),
@@ -285,6 +288,9 @@ GOLDENS: dict[str, Golden] = {
     "linear_attention_wgmma_backwards": Golden(
         "linear_attention_decay_backwards", bf16, {"...": (1, 16), "N": 1000, "D": 64, "E": 256}, (), "LinearAttentionWgmma",
         {"WV": 128, "consumers": 2, "stages": 2, "registers": False, "segments": 4, "blocks_per_sm": 1}),
+    "attention_mma_sigmoid": Golden(
+        "sigmoid_attention_full_bias", bf16, {"...": (2, 8), "G": 1, "M": 777, "N": 1000, "D": 64, "E": 64}, (), "AttentionMma",
+        {}),
     "attention_mma_registers": Golden(
         "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionMma",
         {"order": "longest_first", "group": 8}),

@@ -642,15 +642,15 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift, float product, float& result0) {
-#line 144 "kgen/ops/attention/heads.py"
+#line 151 "kgen/ops/attention/heads.py"
   const int v0 = i3 + shift;
-#line 146 "kgen/ops/attention/heads.py"
+#line 153 "kgen/ops/attention/heads.py"
   const int v1 = i4 - v0;
-#line 147 "kgen/ops/attention/heads.py"
+#line 154 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 199 "kgen/ops/attention/heads.py"
+#line 206 "kgen/ops/attention/heads.py"
   const bool v3 = i4 < lengths_at0;
-#line 309 "kgen/ops/attention/algebra.py"
+#line 381 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
   const float v5 = v2 ? v4 : -__int_as_float(0x7f800000);
   result0 = v5;
@@ -659,17 +659,17 @@ __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void find0(int i4, int& result0) {
-#line 136 "kgen/ops/attention/heads.py"
+#line 143 "kgen/ops/attention/heads.py"
   const int v0 = i4 / 16;
   result0 = v0;
 }
 
 __device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4, int key_rows, int i1, int head_rows,
                                            long long& result0) {
-#line 136 "kgen/ops/attention/heads.py"
+#line 143 "kgen/ops/attention/heads.py"
   const long long v0 = static_cast<long long>(pages_at0);
   const long long v1 = v0 * static_cast<long long>(page_rows);
-#line 137 "kgen/ops/attention/heads.py"
+#line 144 "kgen/ops/attention/heads.py"
   const int v2 = i4 % 16;
   const int v3 = v2 * key_rows;
   const long long v4 = v1 + static_cast<long long>(v3);
@@ -681,9 +681,9 @@ __device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4,
 __device__ __forceinline__ void finish_row(float total, float& result0) {
 #line 64 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 228 "kgen/ops/attention/algebra.py"
+#line 300 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 243 "kgen/ops/attention/algebra.py"
+#line 315 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }

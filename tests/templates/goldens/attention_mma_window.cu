@@ -633,28 +633,28 @@ using RowTiles = LongestRowTilesFirst<1>;
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
                                       float softcap, float& result0) {
-#line 144 "kgen/ops/attention/heads.py"
+#line 151 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 148 "kgen/ops/attention/heads.py"
+#line 155 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 193 "kgen/ops/attention/heads.py"
+#line 200 "kgen/ops/attention/heads.py"
   const float v6 = scale * product;
-#line 195 "kgen/ops/attention/heads.py"
+#line 202 "kgen/ops/attention/heads.py"
   const float v7 = v6 * (1.0f / softcap);
   const float v8 = tanh_short(v7);
-#line 309 "kgen/ops/attention/algebra.py"
+#line 381 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
 
 __device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
-#line 193 "kgen/ops/attention/heads.py"
+#line 200 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 195 "kgen/ops/attention/heads.py"
+#line 202 "kgen/ops/attention/heads.py"
   const float v1 = v0 * (1.0f / softcap);
   const float v2 = tanh_short(v1);
   result0 = v2;
@@ -665,9 +665,9 @@ __device__ __forceinline__ void factor(float softcap, float& result0) { result0 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
 #line 64 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 228 "kgen/ops/attention/algebra.py"
+#line 300 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 243 "kgen/ops/attention/algebra.py"
+#line 315 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }

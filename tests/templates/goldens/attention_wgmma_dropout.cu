@@ -1016,11 +1016,11 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 144 "kgen/ops/attention/heads.py"
+#line 151 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 148 "kgen/ops/attention/heads.py"
+#line 155 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 309 "kgen/ops/attention/algebra.py"
+#line 381 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -1032,16 +1032,16 @@ __device__ __forceinline__ void dropout(float dropout_p, float& result0) { resul
 __device__ __forceinline__ void finish_row(float total, float dropout_p, float& result0) {
 #line 64 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 228 "kgen/ops/attention/algebra.py"
+#line 300 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 243 "kgen/ops/attention/algebra.py"
+#line 315 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 203 "kgen/ops/attention/heads.py"
+#line 210 "kgen/ops/attention/heads.py"
   const bool v3 = dropout_p == 1.0f;
   const float v4 = 1.0f - dropout_p;
   const float v5 = 1.0f / v4;
   const float v6 = v3 ? 0.0f : v5;
-#line 198 "kgen/ops/attention/algebra.py"
+#line 270 "kgen/ops/attention/algebra.py"
   const float v7 = v2 * v6;
   result0 = v7;
 }

@@ -993,11 +993,11 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 144 "kgen/ops/attention/heads.py"
+#line 151 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 148 "kgen/ops/attention/heads.py"
+#line 155 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 309 "kgen/ops/attention/algebra.py"
+#line 381 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -1011,10 +1011,10 @@ __device__ __forceinline__ void finish_row(float maximum, float sinks_at0, float
 #line 47 "kgen/ops/attention/heads.py"
   const bool v1 = v0 == -__int_as_float(0x7f800000);
   const float v2 = v1 ? 0.0f : v0;
-#line 126 "kgen/ops/attention/algebra.py"
+#line 198 "kgen/ops/attention/algebra.py"
   const float v3 = maximum - v2;
   const float v4 = expf(v3);
-#line 129 "kgen/ops/attention/algebra.py"
+#line 201 "kgen/ops/attention/algebra.py"
   const float v5 = total * v4;
 #line 51 "kgen/ops/attention/heads.py"
   const float v6 = sinks_at0 - v2;
@@ -1022,11 +1022,11 @@ __device__ __forceinline__ void finish_row(float maximum, float sinks_at0, float
   const float v8 = v5 + v7;
 #line 64 "kgen/ops/attention/heads.py"
   const bool v9 = v8 == 0.0f;
-#line 228 "kgen/ops/attention/algebra.py"
+#line 300 "kgen/ops/attention/algebra.py"
   const float v10 = 1.0f / v8;
-#line 243 "kgen/ops/attention/algebra.py"
+#line 315 "kgen/ops/attention/algebra.py"
   const float v11 = v9 ? 0.0f : v10;
-#line 132 "kgen/ops/attention/algebra.py"
+#line 204 "kgen/ops/attention/algebra.py"
   const float v12 = v4 * v11;
 #line 52 "kgen/ops/attention/heads.py"
   const float v13 = logf(v8);
