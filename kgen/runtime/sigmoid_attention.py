@@ -30,7 +30,7 @@ def sigmoid_attention(
     they, `causal`, `window`, `scale` and the result are as in `kgen.attention`. `bias` is added to all scores: a number, mostly
     about -log(N), by which the weights of a row come to about 1; or a tensor of q's dtype or f32 that broadcasts to
     [B, H, M, N]. A weight that a mask hides is 0, and so is a row that is left no column. D and E are at most 1024, where a
-    gradient is wanted 512. Gradients take memory of scores.
+    gradient is wanted 512. Gradients take no memory of scores, but for that of a tensor `bias`.
 
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """

@@ -10,11 +10,14 @@ from launches import launch
 
 from kgen.codegen.source import joined
 from kgen.dsl import functions as F
+from kgen.dsl.any_order import unordered
 from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.family import family_of, normalised
+from kgen.dsl.gradient import backward, training
 from kgen.dsl.indexing import arange, size, take
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
+from kgen.dsl.program import program_of
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import bool_, f16, f32, i32, i64
@@ -26,6 +29,7 @@ from kgen.ops.attention.algebra import attention
 from kgen.ops.attention.heads import Mask
 from kgen.ops.attention.sigmoid import sigmoid_variant
 from kgen.ops.attention.text import mask_bounds
+from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientOnePass, AttentionGradientWgmma
 
 M, N, D, E, P = dims("M N D E P")
 H200, A100 = resolve("H200"), resolve("A100-SXM4-80GB")
@@ -107,7 +111,7 @@ def test_causal_multiples_are_linear_attention() -> None:
 
 
 def test_layers_are_not_attention() -> None:
-    """Weights that all rows share are as wide as a layer; rows by ids are of heads."""
+    """Matrices that all rows share are as wide as a layer; of rows by ids, and where places count, they are a head's."""
 
     @Operator
     def layers(x: Tensor[f16, ..., M, D], w: Tensor[f16, N, D], u: Tensor[f16, N, E]) -> Tensor[f16, ..., M, E]:
@@ -119,6 +123,11 @@ def test_layers_are_not_attention() -> None:
     ) -> Tensor[f16, ..., M, E]:
         return cast(F.sigmoid(q @ take(k, ids).T), f16) @ take(v, ids)
 
+    @Operator
+    def one_head(q: Tensor[f16, M, D], k: Tensor[f16, N, D], v: Tensor[f16, N, E]) -> Tensor[f16, M, E]:
+        return cast(where(ROW >= COLUMN, F.sigmoid(q @ k.T), 0.0), f16) @ v
+
+    assert attention(one_head.graphs[0]) is not None
     assert attention(layers.graphs[0]) is None
     assert family_of(layers.graphs[0]).name == "program"
     assert attention(taken.graphs[0]) is not None
@@ -183,6 +192,26 @@ def test_data_says_what_weighs(schedule: tuple[type[Schedule], dict[str, Any]]) 
     want = gate.double() * (weights @ v.double())
     error = 2**-10 * (gate.double().abs() * (weights.abs() @ v.double().abs()))
     assert ((found.double() - want).abs() <= error + 1e-6).all()
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("mask", ["full", "causal", "window"])
+def test_gradients_spill_nothing(width: int, mask: Mask) -> None:
+    """Neither by the two launches nor in one pass; nothing is kept of the forward pass."""
+    sizes = {"...": (2, 8), "G": 1, "M": 4096, "N": 4096, "D": width, "E": width}
+    whole = training(sigmoid_variant(mask).graphs[0])
+    assert len(whole.outputs) == 1
+    made = backward(whole, (0,), (0, 1, 2)).graph
+    assert made is not None
+    two = [
+        (p, s)
+        for p in program_of(Problem.dense(made, sizes)).launches
+        for s in (AttentionGradientWgmma, AttentionGradientMma)
+    ]
+    for launched, schedule in [*two, (Problem.dense(unordered(made), sizes), AttentionGradientOnePass)]:
+        problem = normalised(launched)
+        binary = nvrtc(schedule.default(problem, H200).source(problem), H200.arch)
+        assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
 
 
 @pytest.mark.parametrize("width", [64, 128])

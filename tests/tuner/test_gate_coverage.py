@@ -102,9 +102,11 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"BR": 16, "BC": 16}, {"BR": 16, "BC": 16, "splits": 2}
     ]),
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
+    "AttentionGradientMma sigmoid": ("sigmoid_attention_causal_grad_2", HEADS, [{}]),
     "AttentionGradientMma dropout": ("attention_causal_dropout_train_grad_3", HEADS, [{}]),
     "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
     "AttentionGradientOnePass": ("attention_full_train_grad_unordered_2", HEADS, [{"BC": 128}]),
+    "AttentionGradientWgmma sigmoid": ("sigmoid_attention_causal_grad_2", HEADS, [{"BC": 48}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip
 

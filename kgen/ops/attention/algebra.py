@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kgen.dsl import functions as F
-from kgen.dsl.expr import Expr, apply, constant, walk, where, with_arguments
+from kgen.dsl.expr import Expr, Shape, apply, constant, walk, where, with_arguments
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE, PRODUCTS, REDUCTIONS
 from kgen.dsl.partition import rewritten
@@ -117,8 +117,8 @@ def attention(graph: Graph) -> Attention | None:
     if reductions:
         found = _normalised(rows, weights, reductions)
     else:
-        of_heads = ids is not None or (_has_heads(key) and _has_heads(value))
-        found = _unnormalised(rows, weights) if of_heads else None
+        attends = ids is not None or are_of_heads([key.shape, value.shape], [weights])
+        found = _unnormalised(rows, weights) if attends else None
     after = rows.multiple(_unrounded(graph.results[0]), lambda node: node is context)
     if found is None or after is None or after.dropped is not None or not all(map(rows.is_row, graph.results[1:])):
         return None
@@ -184,11 +184,11 @@ def _mask_outside(weight: Expr) -> Expr:
     return weight
 
 
-def _has_heads(matrix: Expr) -> bool:
-    """Whether there is one for each head. Where all rows of all heads have the same keys and values these are a layer's weights,
-    and as wide.
+def are_of_heads(matrices: Iterable[Shape], weights: Iterable[Expr]) -> bool:
+    """Whether keys and values are those of heads: there is one for each, or weights know where they stand. What all rows share
+    else are a layer's weights, and as wide.
     """
-    return matrix.shape.leading or len(matrix.shape.dims) > 2
+    return all(m.leading or len(m.dims) > 2 for m in matrices) or any(n.op == "arange" for n in walk(tuple(weights)))
 
 
 def _moved(rows: tuple[Expr, ...], softmax: Softmax, origin: Expr) -> tuple[Expr, ...]:
