@@ -8,6 +8,7 @@ import pytest
 import torch
 from launches import launch
 
+from kgen import emulator
 from kgen.codegen.source import joined
 from kgen.dsl import functions as F
 from kgen.dsl.any_order import unordered
@@ -20,7 +21,8 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.program import program_of
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
-from kgen.dsl.types import bool_, f16, f32, i32, i64
+from kgen.dsl.types import DType, bf16, bool_, e4m3, f16, f32, i32, i64
+from kgen.emulator import Options
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
 from kgen.numerics.philox import uniform
@@ -30,6 +32,8 @@ from kgen.ops.attention.heads import Mask
 from kgen.ops.attention.sigmoid import sigmoid_variant
 from kgen.ops.attention.text import mask_bounds
 from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientOnePass, AttentionGradientWgmma
+from kgen.tuner.execute import Runner
+from kgen.tuner.verify import Gate
 
 M, N, D, E, P = dims("M N D E P")
 H200, A100 = resolve("H200"), resolve("A100-SXM4-80GB")
@@ -192,6 +196,27 @@ def test_data_says_what_weighs(schedule: tuple[type[Schedule], dict[str, Any]]) 
     want = gate.double() * (weights @ v.double())
     error = 2**-10 * (gate.double().abs() * (weights.abs() @ v.double().abs()))
     assert ((found.double() - want).abs() <= error + 1e-6).all()
+
+
+@pytest.mark.parametrize(("heads", "dtype"), [(True, e4m3), (False, f16), (False, bf16)], ids=str)
+def test_the_gate_passes(heads: bool, dtype: DType) -> None:
+    """Of 8 bits, whose values lie column by column, and of one head, which has no axis for heads."""
+    lead = (...,) if heads else ()
+    shapes = {"q": (*lead, M, D), "k": (*lead, N, D), "v": (*lead, *((E, N) if dtype is e4m3 else (N, E)))}
+
+    def attended(q: Expr, k: Expr, v: Expr) -> Expr:
+        weights = where(ROW + 40 >= COLUMN, F.silu(0.1 * (q @ k.T)) / cast(size(N), f32), 0.0)
+        return cast(weights, dtype) @ (v.T if dtype is e4m3 else v)
+
+    attended.__annotations__ = {name: Tensor[(dtype, *shape)] for name, shape in shapes.items()}
+    attended.__annotations__["return"] = Tensor[(bf16 if dtype is e4m3 else dtype, *lead, M, E)]
+    graph = Operator(attended).graphs[0]
+    sizes = {"M": 77, "N": 160, "D": 64, "E": 64} | ({"...": (2,)} if heads else {})
+    problem = normalised(Problem.dense(graph, sizes))
+    config = AttentionWgmma.default(problem, H200)
+    source = config.source(problem)
+    verdict = Gate(problem).check(Runner(emulator.compile(source), source, config.symbols(problem), Options()))
+    assert verdict.ok, verdict.evidence
 
 
 @pytest.mark.parametrize("width", [64, 128])

@@ -126,7 +126,7 @@ def attention(graph: Graph) -> Attention | None:
     score, scale = (found.score, None) if found.softmax is None else _scaled(found.score, positive)
     factors = [x.factor for x in (found.taken, after) if x.factor is not None]
     of_rows = (functools.reduce(lambda a, b: a * b, factors) if factors else constant(1.0), *graph.results[1:])
-    if found.softmax is not None:
+    if found.softmax is not None and found.origin is not None:
         of_rows = _moved(of_rows, found.softmax, found.origin)
     return Attention(
         graph, query.attr, key.attr, value.attr, value.dtype, product, score, scale, found.softmax, of_rows, context, kept, ids,

@@ -1,12 +1,12 @@
 """Products by weights that are made of other products, in the graph's own nodes: what the gradients of attention are.
 
 A result is `weights @ c` or `weights.T @ c`, times a number: weights are pointwise over one or two inner products such as q @ k.T
-and grad @ v.T, over where they stand, and over other inputs there, such as one number a row. Each has an exponential of a score
-less a number of its row, or none has a normaliser, as of sigmoid attention; either tells these graphs from others of several
-products: `are_of_heads`. Seen from the side of a result's rows, every
-inner product is `r @ c.T` of rows r that stay and columns c that pass; of the transposed weights these sides are changed over.
-Where sums may be made in any order (`Graph.unordered`), results of both sides are one graph: tiles of the columns of weights
-stay, and what each of them adds to the rows' result is added up in memory.
+and grad @ v.T, over where they stand, and over other inputs there, such as one number a row. An exponential of a score less a
+number of its row in each tells these graphs from others of several products; without it, as of sigmoid attention, all matrices
+are those of heads. Seen from the side of a result's rows, every inner product is `r @ c.T` of rows r that stay and columns c
+that pass; of the transposed weights these sides are changed over. Where sums may be made in any order (`Graph.unordered`),
+results of both sides are one graph: tiles of the columns of weights stay, and what each of them adds to the rows' result is
+added up in memory.
 """
 
 from __future__ import annotations
