@@ -52,6 +52,7 @@ _MODULES = {
     "kgen.runtime.linear_attention": "linear_attention",
     "kgen.runtime.operator": "KernelOperator operator",
     "kgen.runtime.shipped": "tune",
+    "kgen.runtime.sigmoid_attention": "sigmoid_attention",
     "kgen.runtime.varlen": "attention_varlen",
     "kgen.runtime.vision": "nms",
     "kgen.runtime.warm": "warm warming",

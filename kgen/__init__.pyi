@@ -118,6 +118,7 @@ from kgen.runtime.linear_attention import linear_attention as linear_attention
 from kgen.runtime.operator import KernelOperator as KernelOperator
 from kgen.runtime.operator import operator as operator
 from kgen.runtime.shipped import tune as tune
+from kgen.runtime.sigmoid_attention import sigmoid_attention as sigmoid_attention
 from kgen.runtime.varlen import attention_varlen as attention_varlen
 from kgen.runtime.vision import nms as nms
 from kgen.runtime.warm import warm as warm
@@ -238,6 +239,8 @@ scale_mask_softmax_dropout: KernelOperator
 sgemm: KernelOperator
 sgemv: KernelOperator
 sigmoid: KernelOperator
+sigmoid_attention_causal: KernelOperator
+sigmoid_attention_full_bias: KernelOperator
 silu: KernelOperator
 silu_mul: KernelOperator
 softmax: KernelOperator

@@ -25,6 +25,8 @@ def sdpa_why_not(problem: Problem) -> str | None:
     attended = attention(problem.graph)
     if attended is None:
         return NO_ATTENTION
+    if attended.softmax is None:
+        return "scaled_dot_product_attention has a softmax"
     bare, conditions = mask(attended.score)
     if bare is not attended.product or len(problem.outputs) > 1:
         return "scaled_dot_product_attention has scores of q @ k.T times a scale, and one result"
@@ -42,7 +44,7 @@ def _made_of_rows(attended: Attention) -> list[Expr]:
     stack, found = list(attended.rows), list[Expr]()
     while stack:
         node = stack.pop()
-        if node is not attended.maximum and node is not attended.total:
+        if all(node is not known for known in attended.of_row):
             found.append(node)
             stack.extend(node.args)
     return found
@@ -128,6 +130,8 @@ def flex_why_not(problem: Problem) -> str | None:
     attended = attention(problem.graph)
     if attended is None:
         return NO_ATTENTION
+    if attended.softmax is None:
+        return "FlexAttention has a softmax"
     if len(problem.outputs) > 1:
         return "compared by its one result"
     if attended.dropped is not None:

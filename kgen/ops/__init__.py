@@ -15,7 +15,7 @@ from kgen.dsl.gradient import backward_graphs
 from kgen.dsl.operator import Operator
 from kgen.dsl.program import launches_of
 from kgen.ops import attention_gradient, nms, programs, scan
-from kgen.ops.attention import heads
+from kgen.ops.attention import heads, sigmoid
 from kgen.ops.elementwise import fused, layouts, pointwise, rope
 from kgen.ops.gather import lookups
 from kgen.ops.gemm import products
@@ -28,7 +28,7 @@ __all__ = ["ALIASES", "UnknownOperatorError", "operator", "operators"]
 
 _MODULES = (
     products, pointwise, fused, rope, layouts, rows, reductions, columns, lookups, scatters, scan, nms, heads,
-    attention_gradient, linear_heads, programs,
+    sigmoid, attention_gradient, linear_heads, programs,
 )  # fmt: skip
 _OPERATORS: dict[str, Operator] = {operator.name: operator for module in _MODULES for operator in module.OPERATORS}
 

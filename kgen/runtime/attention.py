@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
 from kgen.ops.attention.problem import NARROW, WIDEST, WIDEST_GRADIENT
+from kgen.ops.attention.sigmoid import sigmoid_variant
 from kgen.runtime.fp8 import check_fp8, columns_of_values, of_heads
 from kgen.runtime.operator import KernelOperator
 from kgen.runtime.pages import check_pages, rows_of_pages
@@ -23,9 +24,9 @@ _UNBOUNDED = 2**30
 
 
 @functools.cache
-def operator_of(mask: Mask, **options: Any) -> KernelOperator:
+def operator_of(mask: Mask, sigmoid: bool = False, **options: Any) -> KernelOperator:
     """The operator of a variant."""
-    return KernelOperator(variant(mask, **options))
+    return KernelOperator((sigmoid_variant if sigmoid else variant)(mask, **options))
 
 
 @constant_to_dynamo
@@ -43,7 +44,29 @@ def call_variant(
         return operator_of(mask, **options)(*operands, out=out, **numbers)
     from kgen.runtime.autograd import traced
 
-    return traced(_key_of(mask, **options), 2 if options["lse"] else 1, tuple(operands), out, numbers)
+    return traced(_key_of(mask, **options), 2 if options.get("lse") else 1, tuple(operands), out, numbers)
+
+
+def call_by_layout(
+    mask: Mask,
+    operands: Sequence[Tensor],
+    numbers: Mapping[str, Any],
+    layout: str,
+    result: Tensor | None,
+    **options: Any,
+) -> list[Tensor]:
+    """The results of a variant's call in the caller's layout: into the memory of `result`, unless it is None."""
+    import torch
+
+    heads = operands[0].shape[1:3]
+    if result is None:
+        found = call_variant(mask, operands, numbers, **options)
+        result, *sums = (x.flatten(1, 2) for x in (found if options.get("lse") else (found,)))
+        return [result.transpose(1, 2) if layout == "BNHD" else result, *sums]
+    of_heads = result.transpose(1, 2) if layout == "BNHD" else result
+    sums = [result.new_empty(of_heads.shape[:3], dtype=torch.float32)] if options.get("lse") else []
+    call_variant(mask, operands, numbers, tuple(x.unflatten(1, heads) for x in (of_heads, *sums)), **options)
+    return [result, *sums]
 
 
 def attention(
@@ -126,7 +149,7 @@ def attention(
         causal = causal and "lower_right"
     last = -M if lengths is not None else N - M  # of where the last row stands, less M, beside the keys' number
     counted = causal == "lower_right" or lengths is not None
-    mask, numbers = _mask(causal, window, last if counted else 0)
+    mask, numbers = mask_of("attention", causal, window, last if counted else 0)
     numbers["scale"] = scale if scale is not None else 1 / math.sqrt(max(D, 1))
     if softcap is not None:
         numbers["softcap"] = softcap
@@ -144,7 +167,8 @@ def attention(
         *rows, apart = rows_of_pages(k, v)
         operands[1:], numbers = [*rows, pages[:, None, None]], numbers | apart
     if bias is not None:
-        operands.append(_expanded(bias, q, (B, H, M, N)).unflatten(1, (K, G)))
+        check_tensor("bias", bias)
+        operands.append(expanded("attention", bias, q, (B, H, M, N), "float32 or bool").unflatten(1, (K, G)))
     if sinks is not None:
         check_sinks("attention", sinks, H)
         operands.append(sinks.float().reshape(K, G, 1, 1).expand(B, K, G, 1, 1))
@@ -171,24 +195,19 @@ def attention(
     options: dict[str, Any] = {"bias": of_bias, "softcap": softcap is not None, "lse": lse}
     options |= {"sinks": sinks is not None, "dropout": dropped, "fp8": fp8, "f16acc": half_sums}
     options |= {"lengths": lengths is not None, "page": page}
+    made = None
     if fp8 or not (layout == "BHND" or differentiated):
         shape = (B, H, M, E) if layout == "BHND" else (B, M, H, E)
-        result = q.new_empty(shape, dtype=dtype if fp8 else q.dtype)
-        sums = [q.new_empty((B, H, M), dtype=torch.float32)] if lse else []
-        outputs = [result.transpose(1, 2) if layout == "BNHD" else result, *sums]
-        call_variant(mask, operands, numbers, tuple(x.unflatten(1, (K, G)) for x in outputs), **options)
-    else:
-        found = call_variant(mask, operands, numbers, **options)
-        result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
-        result = result.transpose(1, 2) if layout == "BNHD" else result
-    return (result, sums[0]) if lse else result
+        made = q.new_empty(shape, dtype=dtype if fp8 else q.dtype)
+    results = call_by_layout(mask, operands, numbers, layout, made, **options)
+    return (results[0], results[1]) if lse else results[0]
 
 
-def _mask(
-    causal: bool | str, window: tuple[int | None, int | None] | None, shift: int
+def mask_of(
+    caller: str, causal: bool | str, window: tuple[int | None, int | None] | None, shift: int
 ) -> tuple[Mask, dict[str, float]]:
-    """The kind of mask, and its numbers."""
-    left, right = sides("attention", causal, window)
+    """The kind of mask, and its numbers. Raises ArgumentError where `window` is none."""
+    left, right = sides(caller, causal, window)
     if left is None and right is None:
         return "full", {}
     if left is None and right == 0:
@@ -240,18 +259,16 @@ def _limited(bound: int | None) -> int | None:
     return None if bound is None else max(-_UNBOUNDED, min(bound, _UNBOUNDED))
 
 
-def _expanded(bias: Tensor, q: Tensor, shape: tuple[int, ...]) -> Tensor:
-    import torch
-
-    check_tensor("bias", bias)
-    if bias.dtype not in (q.dtype, torch.float32, torch.bool):
-        given, own = (str(x.dtype).removeprefix("torch.") for x in (bias, q))
-        raise ArgumentError(f"attention: bias {given}; expected {own}, as q, float32 or bool")
+def expanded(caller: str, bias: Tensor, q: Tensor, shape: tuple[int, ...], others: str) -> Tensor:
+    """A bias as [B, H, M, N]. Raises ArgumentError where it does not broadcast so, or is neither of q's dtype nor of `others`."""
+    given, own = (str(x.dtype).removeprefix("torch.") for x in (bias, q))
+    if given not in (own, *others.split(" or ")):
+        raise ArgumentError(f"{caller}: bias {given}; expected {own}, as q, {others}")
     try:
         return bias.expand(shape)
     except RuntimeError:
         raise ArgumentError(
-            f"attention: bias {list(bias.shape)}; expected what broadcasts to [B, H, M, N], {list(shape)}"
+            f"{caller}: bias {list(bias.shape)}; expected what broadcasts to [B, H, M, N], {list(shape)}"
         ) from None
 
 

@@ -111,6 +111,25 @@ struct OnlineSoftmax {
   }
 };
 
+//: NoNormaliser
+// In the place of OnlineSoftmax, of weights that scores are already: nothing is kept of a row, so that nothing that was
+// summed up is ever multiplied.
+struct NoNormaliser {
+  float maximum[2], sum[2];  // what parts of the columns leave for each other
+
+  __device__ __forceinline__ NoNormaliser() : maximum{}, sum{} {}
+
+  static __device__ __forceinline__ float shrink_of(float, float) { return 1.0f; }
+
+  template <int Count>
+  static __device__ __forceinline__ bool update(float (&)[Count], float (&shrink)[2]) {
+    shrink[0] = shrink[1] = 1.0f;
+    return false;
+  }
+
+  static __device__ __forceinline__ void finish() {}
+};
+
 //: DroppedWeights
 // Which of a lane's elements of 16 rows and Columns columns are dropped: those whose random number (random_vector) is
 // below p. A row's number in column 0 is `first`, neighbouring columns' numbers are `step` apart; `line` of them are

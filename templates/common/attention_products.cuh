@@ -60,6 +60,13 @@ struct AttentionProducts {
   }
 };
 
+//: UnscaledProducts
+// AttentionProducts of weights without a normaliser: nothing that was summed up is multiplied.
+template <typename Products>
+struct UnscaledProducts : Products {
+  static __device__ __forceinline__ void scale_sums() {}
+};
+
 //: SerialProducts
 // Blocks from the last to the first, one product after the other.
 struct SerialProducts {

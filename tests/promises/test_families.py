@@ -16,6 +16,7 @@ from kgen.dsl.family import family_of, normalised, register_family
 #: Who else would serve graphs of a family, and why it does not.
 OTHERS = {
     "elementwise": {"gather"},  # pointwise graphs are gathers of which nothing is taken
+    "linear_attention": {"attention"},  # weights that separate are pointwise, too
 }
 
 

@@ -36,6 +36,7 @@ FORMS = {
     "bias": (lambda q, k, v: kgen.attention(q, k, v, bias=(q @ k.repeat_interleave(2, 1).mT)), heads),
     "heads last": (lambda q, k, v: kgen.attention(q, k, v, layout="BNHD"), lambda: heads(layout="BNHD")),
     "varlen": (lambda q, k, v: kgen.attention_varlen(q, k, v, OFFSETS, causal=True), packed),
+    "sigmoid": (lambda q, k, v: kgen.sigmoid_attention(q, k, v, causal=True, bias=-2.5), heads),
     "linear": (lambda q, k, v: kgen.linear_attention(q, k, v, decay=torch.full((4,), -0.1)), heads),
 }
 

@@ -25,6 +25,7 @@ from kgen.dsl.types import bf16, f16, f32, i32
 from kgen.gpu.target import resolve
 from kgen.ops.attention import AttentionMma, AttentionWgmma, AttentionWide
 from kgen.ops.attention.heads import attend, variant
+from kgen.ops.attention.sigmoid import sigmoid_variant
 
 G, M, N, D, E = dims("G M N D E")
 #: A GPU of two multiprocessors without cp.async.
@@ -47,6 +48,8 @@ EXPRESSIONS = (
     "fp8",
     "negative scale",
     "factors",
+    "sigmoid",
+    "relu",
     "lengths",
     "pages",
 )
@@ -95,6 +98,8 @@ def operator(dtype: str, expression: str) -> Operator:
         return variant("window", softcap=True, **of_sums)
     if expression == "sinks":
         return variant("causal", sinks=True, lse=True, **of_sums)
+    if expression == "sigmoid":
+        return sigmoid_variant("causal")
     if expression == "fp8":
         return variant("causal", fp8=True, lse=True)
     if expression == "dropout":
@@ -140,6 +145,12 @@ def operator(dtype: str, expression: str) -> Operator:
         """A factor of each head, of any sign."""
         return attend(where(arange(M, 1) >= arange(N), 0.125 * (q @ k.T * factor), -math.inf), v)
 
+    def relu(q: Expr, k: Expr, v: Expr, gate: Expr, bias: Expr) -> Expr:
+        """Without a normaliser, with a factor that each row has of its own."""
+        scores = F.relu(0.125 * (q @ k.T) + bias) / cast(size(N), f32)
+        seen = (arange(N) <= arange(M, 1) + 9) & (arange(M, 1) - 40 <= arange(N))
+        return gate * (cast(where(seen, scores, 0.0), t) @ v)
+
     q, k, v = Tensor[t, ..., G, M, D], Tensor[t, ..., 1, N, D], Tensor[t, ..., 1, N, E]
     out, given = Tensor[t, ..., G, M, E], {"q": q, "k": k, "v": v}
     annotations: dict[str, dict[str, Any]] = {
@@ -155,6 +166,7 @@ def operator(dtype: str, expression: str) -> Operator:
             "return": tuple[out, Tensor[f32, ..., G, M]],
         },
         "factors": {**given, "factor": Tensor[f32, G, 1, 1], "return": tuple[out, Tensor[f32, ..., G, M]]},
+        "relu": {**given, "gate": Tensor[f32, G, M, 1], "bias": Tensor[t, G, M, N], "return": out},
         "negative_scale": {**given, "scale": float, "return": out},
         "half_scores": {**given, "return": tuple[out, Tensor[f32, ..., G, M]]},
         "half_values": {**given, "return": tuple[out, Tensor[f32, ..., G, M]]},

@@ -37,13 +37,14 @@ EXPRESSIONS = (
     "negative scale",
     "sinks",
     "dropout",
+    "sigmoid",
 )
 #: Whose gradient: that of the queries, of keys and values together, of the values alone.
 SIDES = ("queries", "keys", "values")
 ONE_PASS_SIDES = ("all", "queries and keys")
 WIDTHS = ("64", "128", "narrow", "odd", "two")
 #: What one pass serves of expressions, and one that leaves the last columns the most rows.
-IN_ONE_PASS = ("full", "causal", "window", "softcap", "plain", "negative scale", "later")
+IN_ONE_PASS = ("full", "causal", "window", "softcap", "plain", "negative scale", "sigmoid", "later")
 
 
 @functools.cache

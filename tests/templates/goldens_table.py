@@ -267,6 +267,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_wgmma_fp8": Golden(
         "attention_causal_fp8_lse", e4m3, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 128, "order": "longest_first", "group": 16, "persistent": False}),
+    "attention_wgmma_sigmoid": Golden(
+        "sigmoid_attention_causal", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
+        {"BC": 128, "order": "paired", "group": 1, "pingpong": False}),
     "attention_wide_causal": Golden(
         "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 512, "E": 512}, (), "AttentionWide",
         {"BC": 128, "BK": 64, "stages": 4, "cluster": 2, "order": "longest_first", "group": 4}),
@@ -294,6 +297,9 @@ GOLDENS: dict[str, Golden] = {
     "linear_attention_wgmma_backwards": Golden(
         "linear_attention_decay_backwards", bf16, {"...": (1, 16), "N": 1000, "D": 64, "E": 256}, (), "LinearAttentionWgmma",
         {"WV": 128, "consumers": 2, "stages": 2, "registers": False, "segments": 4, "blocks_per_sm": 1}),
+    "attention_mma_sigmoid": Golden(
+        "sigmoid_attention_full_bias", bf16, {"...": (2, 8), "G": 1, "M": 777, "N": 1000, "D": 64, "E": 64}, (), "AttentionMma",
+        {}),
     "attention_mma_registers": Golden(
         "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionMma",
         {"order": "longest_first", "group": 8}),
@@ -331,6 +337,12 @@ GOLDENS: dict[str, Golden] = {
     "attention_gradient_wgmma_slices": Golden(
         "attention_window_softcap_train_grad_3", f16, {"...": (1, 16), "G": 1, "M": 1000, "N": 777, "D": 256, "E": 256}, (),
         "AttentionGradientWgmma", {"BR": 64, "BC": 48, "slices": 2, "overlap": False, "stages": 2, "pdl": False}),
+    "attention_gradient_wgmma_sigmoid": Golden(
+        "sigmoid_attention_causal_grad_2", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (),
+        "AttentionGradientWgmma", {"BC": 64, "overlap": False}),
+    "attention_gradient_one_pass_sigmoid": Golden(
+        "sigmoid_attention_causal_grad_unordered", bf16, {"...": (2, 8), "G": 1, "M": 777, "N": 1000, "D": 64, "E": 64}, (),
+        "AttentionGradientOnePass", {"BC": 128}),
     "attention_gradient_one_pass_shared": Golden(
         "attention_full_train_grad_unordered_2", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128},
         (), "AttentionGradientOnePass", {"stages": 3, "pingpong": True}),
@@ -340,6 +352,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_gradient_one_pass_full": Golden(
         "attention_full_train_grad_unordered_2", f16, {"...": (3,), "G": 1, "M": 500, "N": 300, "D": 96, "E": 80}, (),
         "AttentionGradientOnePass", {"stages": 2, "pingpong": False}),
+    "attention_gradient_mma_sigmoid": Golden(
+        "sigmoid_attention_causal_grad_1", f16, {"...": (2, 8), "G": 1, "M": 777, "N": 1000, "D": 64, "E": 64}, (),
+        "AttentionGradientMma", {}),
     "attention_gradient_mma_queries": Golden(
         "attention_causal_lse_train_grad_2", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (),
         "AttentionGradientMma", {"order": "last_first", "group": 8}),

@@ -70,11 +70,35 @@ def test_any_score_takes_three_launches(score: Callable[[Expr], Expr]) -> None:
     assert [spec.name for spec in (*queries.outputs, *keys.outputs)] == ["grad_q", "grad_k", "grad_v"]
 
 
-def test_two_layers_are_no_attention() -> None:
-    """Weights without an exponential of a score less a number of its row are left to products of their own."""
-    cut = partition(gradients_of(F.sigmoid))
+@pytest.mark.parametrize("weights", [F.sigmoid, F.relu, F.silu, lambda s: F.exp(s), lambda s: s * s])
+def test_weights_without_a_normaliser_take_two_launches(weights: Callable[[Expr], Expr]) -> None:
+    """No row is summed up for them; in any order one launch is all."""
+    made = gradients_of(weights)
+    cut = partition(made)
     assert cut is not None
-    assert all(gradient(part) is None for part in cut.graphs)
+    queries, keys = (gradient(part) for part in cut.graphs)
+    assert queries is not None and not queries.transposed  # noqa: PT018
+    assert keys is not None and keys.transposed  # noqa: PT018
+    assert cut.cuts == ()
+    free = unordered(made)
+    assert partition(free) is None
+    assert gradient(free) is not None
+    assert is_spared(made)
+
+
+def test_two_layers_are_no_attention() -> None:
+    """Matrices that all leading axes share are as wide as layers are, and left to products of their own."""
+
+    @Operator
+    def layers(x: Tensor[f16, ..., M, D], w: Tensor[f16, N, D], u: Tensor[f16, N, E]) -> Tensor[f16, ..., M, E]:
+        return cast(F.sigmoid(x @ w.T), f16) @ u
+
+    for wanted in ((0,), (1, 2)):
+        made = backward(training(layers.graphs[0]), (0,), wanted).graph
+        assert made is not None
+        cut = partition(made)
+        assert cut is not None
+        assert all(gradient(part) is None for part in cut.graphs)
 
 
 @pytest.mark.parametrize("dropout", [False, True])

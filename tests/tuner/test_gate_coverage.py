@@ -65,6 +65,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"cluster": "2x1", "consumers": 2, "BM": 128, "BN": 128, "stages": 4, "pingpong": False},
     ]),
     "AttentionMma": ("attention_window_softcap", HEADS, [{}, {"splits": 3}]),
+    "AttentionMma sigmoid": ("sigmoid_attention_causal", HEADS, [{"splits": 3}]),
     "AttentionMma packed": ("attention_causal_lse", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True}]),
     "AttentionMma pages": (
         "attention_causal_pages_of_16_lengths", PAGES, [{"BR": 16, "BC": 16, "pack_gqa": True, "splits": 2}]
@@ -97,6 +98,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     ]),
     "AttentionWgmma sinks": ("attention_causal_sinks_lse", {**HEADS, "G": 3}, [{"BC": 64}]),
     "AttentionWgmma dropout": ("attention_causal_dropout", HEADS, [{"BC": 64}]),
+    "AttentionWgmma sigmoid": ("sigmoid_attention_causal", HEADS, [{"BC": 64}]),
     "AttentionWgmma fp8": ("attention_causal_fp8_lse", {**HEADS, "E": 48}, [{"BC": 64}]),
     "AttentionWgmma ranges": ("attention_ranges_lse", {**HEADS, "...": (2,)}, [{"BC": 64}]),
     "AttentionWide": ("attention_causal_lse", {**HEADS, "...": (1, 1), "D": 16, "E": 384}, [
@@ -106,9 +108,11 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"BR": 16, "BC": 16}, {"BR": 16, "BC": 16, "splits": 2}
     ]),
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
+    "AttentionGradientMma sigmoid": ("sigmoid_attention_causal_grad_2", HEADS, [{}]),
     "AttentionGradientMma dropout": ("attention_causal_dropout_train_grad_3", HEADS, [{}]),
     "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
     "AttentionGradientOnePass": ("attention_full_train_grad_unordered_2", HEADS, [{"BC": 128}]),
+    "AttentionGradientWgmma sigmoid": ("sigmoid_attention_causal_grad_2", HEADS, [{"BC": 48}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip
 

@@ -8,18 +8,22 @@ and what remains must be exp(s - m), which the sum l has too (Milakov and Gimels
 softmax", 2018; Dao et al., "FlashAttention", 2022). A row may have another origin n in place of m, such as the larger of m and
 a sink's logit: exp(s - n) is exp(s - m) * exp(m - n), whose second factor is left to the end with the others. Weights may be
 dropped by random numbers after the sum l has had their exponentials.
+
+In general what was summed up under h(m) is multiplied by h(n) / h(m). Where no row is reduced, as in sigmoid attention
+(Ramapuram et al., "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", 2024), h is 1: a weight without a normaliser
+is any pointwise function of the score and of where it stands, and nothing is kept of a row beside its sums of values.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kgen.dsl import functions as F
-from kgen.dsl.expr import Expr, apply, constant, walk, where, with_arguments
+from kgen.dsl.expr import Expr, Shape, apply, constant, walk, where, with_arguments
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE, PRODUCTS, REDUCTIONS
 from kgen.dsl.partition import rewritten
@@ -32,18 +36,29 @@ _NUMBERS = frozenset({"const", "scalar", "size"})
 _BESIDE = _NUMBERS | {"arange", "input"}
 
 
+class Softmax(NamedTuple):
+    """What kernels keep of a row to normalise by: `maximum` is the node of m, and `total` the one that stands for l.
+
+    Where weights are rounded to 8 bits, exponentials are taken below `origin`, which an attention's `rows` may name too, in place
+    of m: of powers of two rounding is the same under any maximum so far. They are 2 to the `raised` times as large then.
+    """
+
+    maximum: Expr
+    total: Expr
+    origin: Expr
+    raised: int
+
+
 @dataclass(frozen=True)
 class Attention:
     """`result[i, :] = row(m, l) * sum over j of exp(s - m) * v[j, :]`, all of it in the graph's own nodes.
 
-    s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `maximum` is
-    the node of m, and `total` the one that stands for l. `rows` are expressions of both, of numbers and of inputs that have one
-    value a row: the first is the factor above, the others are the graph's further outputs. `context` is the second product,
-    whose result the graph's first output is. v is 0 in rows where one of `kept`, which bound them from above, does not hold.
-    Where there are `ids`, one for each column, keys and values are those rows of k and v, and 0 where there is no such row.
-    Where `dropped`, `random < p`, there is no exponential in the sum of the result, as there is in l. Where `transposed`, v is
-    [E, N]. Where weights are rounded to 8 bits, kernels take exponentials below `origin`, which `rows` may name too, in place
-    of m: of powers of two rounding is the same under any maximum so far. They are 2 to the `raised` times as large then.
+    s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `softmax` has m
+    and l; without it the sum is of score * v[j, :]. `rows` are expressions of m and l, of numbers and of inputs that have one
+    value a row: the first is the factor above, the others are the graph's further outputs. `context` is the second
+    product, whose result the graph's first output is. v is 0 in rows where one of `kept`, which bound them from above, does not
+    hold. Where there are `ids`, one for each column, keys and values are those rows of k and v, and 0 where there is no such row.
+    Where `dropped`, `random < p`, there is no weight in the sum of the result, as there is in l. Where `transposed`, v is [E, N].
     """
 
     graph: Graph
@@ -54,16 +69,23 @@ class Attention:
     product: Expr
     score: Expr
     scale: Expr | None
-    maximum: Expr
-    total: Expr
+    softmax: Softmax | None
     rows: tuple[Expr, ...]
     context: Expr
     kept: tuple[Expr, ...]
     ids: Expr | None
     dropped: Expr | None
     transposed: bool
-    raised: int
-    origin: Expr
+
+    @property
+    def hidden(self) -> float:
+        """What a mask makes of a score."""
+        return 0.0 if self.softmax is None else -math.inf
+
+    @property
+    def of_row(self) -> tuple[Expr, ...]:
+        """The nodes that kernels have once a row is summed up."""
+        return () if self.softmax is None else self.softmax[:3]
 
     @property
     def sums(self) -> tuple[DType, DType]:
@@ -98,39 +120,90 @@ def attention(graph: Graph) -> Attention | None:
     if weights.op != "cast" or all(n is not product for n in walk((weights,))):
         return None
     rows = _Rows(product)
+    reductions = [n for n in graph.nodes if n.op in REDUCTIONS]
+    if reductions:
+        found = _normalised(rows, weights, reductions)
+    else:
+        # Sums of f16 are kept in range by the sum that weights are divided by.
+        attends = context.attr is f32 and (ids is not None or are_of_heads([key.shape, value.shape], [weights]))
+        found = _unnormalised(rows, weights) if attends else None
+    after = rows.multiple(_unrounded(graph.results[0]), lambda node: node is context)
+    if found is None or after is None or after.dropped is not None or not all(map(rows.is_row, graph.results[1:])):
+        return None
+    positive = {s.name for s in graph.scalars if s.low >= 0}
+    score, scale = (found.score, None) if found.softmax is None else _scaled(found.score, positive)
+    factors = [x.factor for x in (found.taken, after) if x.factor is not None]
+    of_rows = (functools.reduce(lambda a, b: a * b, factors) if factors else constant(1.0), *graph.results[1:])
+    if found.softmax is not None and found.origin is not None:
+        of_rows = _moved(of_rows, found.softmax, found.origin)
+    return Attention(
+        graph, query.attr, key.attr, value.attr, value.dtype, product, score, scale, found.softmax, of_rows, context, kept, ids,
+        found.taken.dropped, transposed,
+    )  # fmt: skip
+
+
+class _Weights(NamedTuple):
+    """What weights are made of: `taken` has their factor and what drops them; exponentials are defined to be below `origin`."""
+
+    score: Expr
+    taken: _Multiple
+    softmax: Softmax | None = None
+    origin: Expr | None = None
+
+
+def _normalised(rows: _Rows, weights: Expr, reductions: list[Expr]) -> _Weights | None:
+    """Weights that are exponentials below their row's maximum, of which the row's sum is known too."""
     lifted, raised = _raised(weights)
     taken = rows.multiple(lifted, lambda node: node.op == "exp")
-    totals = [n for n in graph.nodes if n.op == "sum"]
+    totals = [n for n in reductions if n.op == "sum"]
     if taken is None or len(totals) != 1 or not rows.is_row(totals[0]):
         return None
     exponent, summed = rows.exponent(taken.node, raised > 0), totals[0].args[0]
     if exponent is None or summed is not taken.node:
         return None
     score, maximum, origin = exponent
+    if maximum.args[0] is not score or not _pointwise(score, rows.product):
+        return None
+    if {id(n) for n in reductions} != {id(maximum), id(totals[0])}:
+        return None
     own = Expr("origin", (), maximum.dtype, maximum.shape) if raised else maximum
-    if maximum.args[0] is not score or not _pointwise(score, product):
-        return None
-    reductions = {id(n) for n in graph.nodes if n.op in REDUCTIONS}
-    after = rows.multiple(_unrounded(graph.results[0]), lambda node: node is context)
-    if reductions != {id(maximum), id(totals[0])} or after is None or after.dropped is not None:
-        return None
-    if not all(map(rows.is_row, graph.results[1:])):
-        return None
-    positive = {s.name for s in graph.scalars if s.low >= 0}
-    unscaled, scale = _scaled(score, positive)
-    factors = [x.factor for x in (taken, after) if x.factor is not None]
-    of_rows = (functools.reduce(lambda a, b: a * b, factors) if factors else constant(1.0), *graph.results[1:])
-    return Attention(
-        graph, query.attr, key.attr, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0],
-        _moved(of_rows, totals[0], own, origin), context, kept, ids, taken.dropped, transposed, raised, own,
-    )  # fmt: skip
+    return _Weights(score, taken, Softmax(maximum, totals[0], own, raised), origin)
 
 
-def _moved(rows: tuple[Expr, ...], total: Expr, own: Expr, origin: Expr) -> tuple[Expr, ...]:
-    """A row's factor and its results, where sums of exponentials are taken below `own` instead of below `origin`."""
-    if origin is own:
+def _unnormalised(rows: _Rows, weights: Expr) -> _Weights | None:
+    """Weights that are pointwise. A multiple of all scores is none: that is a chain of products, and sooner made of those of keys
+    and values.
+    """
+    taken = rows.multiple(weights.args[0], lambda node: _pointwise(node, rows.product))
+    if taken is None:
+        return None
+    weight = _mask_outside(taken.node)
+    bare, conditions = mask(weight, 0.0)
+    while bare.op in ("mul", "div") and any(map(is_number, bare.args)):
+        bare = bare.args[0] if is_number(bare.args[1]) else bare.args[1]
+    return None if bare is rows.product and not conditions else _Weights(weight, taken)
+
+
+def _mask_outside(weight: Expr) -> Expr:
+    """A weight with the mask outside of what makes 0 of a score of -infinity."""
+    if weight.op in ("exp", "exp2", "sigmoid") and _masked(weight.args[0], -math.inf):
+        condition, score, _ = weight.args[0].args
+        return where(condition, _mask_outside(apply(weight.op, score)), 0.0)
+    return weight
+
+
+def are_of_heads(matrices: Iterable[Shape], weights: Iterable[Expr]) -> bool:
+    """Whether keys and values are those of heads: there is one for each, or weights know where they stand. What all rows share
+    else are a layer's weights, and as wide.
+    """
+    return all(m.leading or len(m.dims) > 2 for m in matrices) or any(n.op == "arange" for n in walk(tuple(weights)))
+
+
+def _moved(rows: tuple[Expr, ...], softmax: Softmax, origin: Expr) -> tuple[Expr, ...]:
+    """A row's factor and its results, where sums of exponentials are taken below softmax.origin instead of below `origin`."""
+    if origin is softmax.origin:
         return rows
-    factor = F.exp(own - origin)
+    factor, total = F.exp(softmax.origin - origin), softmax.total
 
     def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
         return total * factor if node is total else with_arguments(node, arguments)
@@ -310,15 +383,15 @@ def factored(score: Expr, is_factor: Callable[[Expr], bool]) -> tuple[Expr, Expr
         for a, b in (score.args, score.args[::-1]):
             if is_factor(b):
                 return a, b
-    if score.op == "where" and _masked(score):
+    if _masked(score, -math.inf):
         condition, value, other = score.args
         inner, factor = factored(value, is_factor)
         return (score, None) if factor is None else (where(condition, inner, other), factor)
     return score, None
 
 
-def _masked(node: Expr) -> bool:
-    return node.op == "where" and node.args[2].op == "const" and node.args[2].attr == -math.inf
+def _masked(node: Expr, hidden: float) -> bool:
+    return node.op == "where" and node.args[2].op == "const" and bool(node.args[2].attr == hidden)
 
 
 def is_number(node: Expr) -> bool:
@@ -333,10 +406,10 @@ def is_of_head(node: Expr) -> bool:
     return known and bool(inputs) and all(n.shape.dims[-2:] == (1, 1) for n in inputs)
 
 
-def mask(score: Expr) -> tuple[Expr, list[Expr]]:
-    """A score without its masks, and their conditions: where one does not hold, it is -infinity."""
+def mask(score: Expr, hidden: float = -math.inf) -> tuple[Expr, list[Expr]]:
+    """A score without its masks, and their conditions: where one does not hold, it is `hidden`."""
     conditions: list[Expr] = []
-    while _masked(score):
+    while _masked(score, hidden):
         conditions += _conjuncts(score.args[0])
         score = score.args[1]
     return score, conditions

@@ -81,37 +81,45 @@ def attend_fp8(scores: Expr, v: Expr, scale: Expr, sinks: Expr | None = None) ->
     return product * where(total == 0, 0.0, 1 / total) * (scale * (1 / _RAISED)), logarithm
 
 
-def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
+def tensor(dtype: AnyDType, *shape: Size) -> Tensor:
     """Tensor[dtype, ..., shape]."""
     return Tensor(dtype, Shape(shape, leading=True))
 
 
-def _parameters(
-    mask: Mask, bias: Bias, softcap: bool, sinks: bool, dropout: bool, lengths: bool, page: int, fp8: bool, t: AnyDType
+def parameters_of(
+    mask: Mask,
+    bias: Bias,
+    softcap: bool = False,
+    sinks: bool = False,
+    dropout: bool = False,
+    lengths: bool = False,
+    page: int = 0,
+    fp8: bool = False,
+    t: AnyDType = T,
 ) -> dict[str, tuple[Any, Any]]:
     """The operands of a variant, of 16 bits in t: type and default by name."""
     needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
     own = (K,) if page else ()
     found: dict[str, tuple[Any, Any]] = {
-        "q": (_tensor(t, *own, G, M, D), needed),
-        "k": (Tensor(t, Shape((R, D))) if page else _tensor(t, 1, N, D), needed),
-        "v": (Tensor(t, Shape((R, E))) if page else _tensor(t, 1, N, E), needed),
+        "q": (tensor(t, *own, G, M, D), needed),
+        "k": (Tensor(t, Shape((R, D))) if page else tensor(t, 1, N, D), needed),
+        "v": (Tensor(t, Shape((R, E))) if page else tensor(t, 1, N, E), needed),
     }
     if fp8:
-        found |= {"q": (_tensor(e4m3, G, M, D), needed), "k": (_tensor(e4m3, 1, N, D), needed)}
-        found["v"] = (_tensor(e4m3, 1, E, N), needed)
-        found |= {"q_scale": (_tensor(f32, G, 1, 1), needed)} | {
-            name: (_tensor(f32, 1, 1, 1), needed) for name in ("k_scale", "v_scale")
+        found |= {"q": (tensor(e4m3, G, M, D), needed), "k": (tensor(e4m3, 1, N, D), needed)}
+        found["v"] = (tensor(e4m3, 1, E, N), needed)
+        found |= {"q_scale": (tensor(f32, G, 1, 1), needed)} | {
+            name: (tensor(f32, 1, 1, 1), needed) for name in ("k_scale", "v_scale")
         }
     if page:
-        found["pages"] = (_tensor(i32, 1, 1, L), needed)
+        found["pages"] = (tensor(i32, 1, 1, L), needed)
     if bias:
         kind = f32 if bias == "f32" else bool_ if bias == "bool" else t
-        found["bias"] = (_tensor(kind, *own, G, M, _columns(page)), needed)
+        found["bias"] = (tensor(kind, *own, G, M, _columns(page)), needed)
     if sinks:
-        found["sinks"] = (_tensor(f32, *own, G, 1, 1), needed)
+        found["sinks"] = (tensor(f32, *own, G, 1, 1), needed)
     if lengths:
-        found["lengths"] = (_tensor(i32, *[1] * len(own), 1, 1, 1), needed)
+        found["lengths"] = (tensor(i32, *[1] * len(own), 1, 1, 1), needed)
     if mask == "ranges":
         found |= {"begin": (Tensor(i32, Shape((M, 1))), needed), "end": (Tensor(i32, Shape((M, 1))), needed)}
     if page:
@@ -142,7 +150,7 @@ def _rows_of_pages(x: dict[str, Expr], page: int) -> Expr:
     return of_page + column % page * x["key_rows"] + arange(K, 1, 1) * x["head_rows"]
 
 
-def _seen(mask: Mask, x: dict[str, Expr], lengths: bool, column: Expr) -> Expr:
+def seen(mask: Mask, x: dict[str, Expr], lengths: bool, column: Expr) -> Expr:
     """Which columns rows see."""
     if mask == "ranges":
         return (x["begin"] <= column) & (column < x["end"])
@@ -189,7 +197,7 @@ def variant(
     With `f16acc` both products are summed in f16, of operands of f16.
     """
     t, accumulate = (f16, f16) if f16acc else (T, f32)
-    parameters = _parameters(mask, bias, softcap, sinks, dropout, lengths, page, fp8, t)
+    parameters = parameters_of(mask, bias, softcap, sinks, dropout, lengths, page, fp8, t)
 
     def function(*given: Expr) -> Any:
         x = dict(zip(parameters, given))
@@ -207,7 +215,7 @@ def variant(
             scores = where(column < x["lengths"], scores, -math.inf)
             v = cast(where(arange(_columns(page), 1) < x["lengths"], v, 0.0), v.dtype)
         if mask != "full":
-            scores = where(_seen(mask, x, lengths, column), scores, -math.inf)
+            scores = where(seen(mask, x, lengths, column), scores, -math.inf)
         drop = (lambda weights: F.dropout(weights, x["dropout_p"], x["seed"], 0)) if dropout else None
         of_sinks = x["sinks"] if sinks else None
         if fp8:
@@ -219,9 +227,9 @@ def variant(
     kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
              for n, (kind, default) in parameters.items()]  # fmt: skip
     own = (K,) if page else ()
-    result: Any = _tensor(t, *own, G, M, E)
+    result: Any = tensor(t, *own, G, M, E)
     if lse:
-        result = types.GenericAlias(tuple, (result, _tensor(f32, *own, G, M)))
+        result = types.GenericAlias(tuple, (result, tensor(f32, *own, G, M)))
     function.__signature__ = inspect.Signature(kinds, return_annotation=result)  # type: ignore[attr-defined]
     scores = "scale * q @ k.T"
     scores = f"softcap * tanh({scores} / softcap)" if softcap else scores

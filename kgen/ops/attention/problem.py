@@ -97,7 +97,7 @@ def describe(problem: Problem) -> Heads:
     q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
     (M, D), E = q.operand.shape[-2:], v.operand.shape[-2 if attended.transposed else -1]
     N = evaluate(attended.product.shape.dims[-1], (problem.origin or problem).sizes)
-    conditions = (*mask(attended.score)[1], *attended.kept)
+    conditions = (*mask(attended.score, attended.hidden)[1], *attended.kept)
     names = dict.fromkeys(n.attr for n in walk(conditions) if is_limit(n))
     limits = tuple((name, matrix(problem.operand(name)).batch) for name in names)
     graph = problem.graph

@@ -47,14 +47,14 @@ _LOG2E = literal(math.log2(math.e), f32)
 @dataclass(frozen=True)
 class AttentionText:
     """`functions` are definitions. The rest are a kernel's: `score` makes scores[c] of a product, `bare` where no mask is needed,
-    empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `far` whether it is Far,
-    `row` the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
-    `heads` is their number. `rows` says what a tile's rows are. `limits` reads the inputs that bound columns, those of
-    rows `by_warp`: all lanes together; `values` is how many rows of values are not 0, `kept` whether that may be less than all;
-    `key_row`, the statements of a function that gives the row of k and v that has a column's key, -1 for none, empty where keys
-    lie one after another. `dropout` says which weights are dropped, where some are. Exponentials are 2 to the `raised` times as
-    large. `of_head` makes `of_head`, a factor of all of a head's scores that is not in them, and may be `folded` into the
-    scale.
+    empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, empty where there is no
+    softmax, `far` whether it is Far, `row` the factor of a row's sums and its results, empty where the factor is 1 and there are
+    none; `batches` finds the tile's place on the axes that count heads, of head at.y; `heads` is their number. `rows` says what a
+    tile's rows are. `limits` reads the inputs that bound columns, those of rows `by_warp`: all lanes together; `values` is how
+    many rows of values are not 0, `kept` whether that may be less than all; `key_row`, the statements of a function that gives
+    the row of k and v that has a column's key, -1 for none, empty where keys lie one after another. `dropout` says which
+    weights are dropped, where some are. Exponentials are 2 to the `raised` times as large. `of_head` makes `of_head`, a factor
+    of all of a head's scores that is not in them, and may be `folded` into the scale.
     """
 
     functions: str
@@ -100,7 +100,8 @@ def mask_bounds(problem: Problem) -> Bounds:
 
 @functools.lru_cache(maxsize=256)
 def _mask_bounds(graph: Graph) -> Bounds:
-    return bounds(mask(found(graph).score)[1], *_places(graph))
+    attended = found(graph)
+    return bounds(mask(attended.score, attended.hidden)[1], *_places(graph))
 
 
 def beside(problem: Problem) -> list[Operand]:
@@ -122,8 +123,8 @@ def _between(attended: Attention) -> list[Expr]:
 
 
 def _of_rows(attended: Attention) -> list[Expr]:
-    """The nodes from which numbers of rows are made of their maximum and total."""
-    return _made_of(attended.rows, [attended.maximum, attended.total, attended.origin])
+    """The nodes from which numbers of rows are made of what kernels have of these."""
+    return _made_of(attended.rows, attended.of_row)
 
 
 def _made_of(roots: Sequence[Expr], given: Sequence[Expr]) -> list[Expr]:
@@ -171,9 +172,10 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
     """
     attended, h = found(problem.graph), describe(problem)
     places, rank = ("row", "column"), len(h.batch) + 2
-    # A tile that has rows of several heads has no factor for all of them.
-    score, factor = (attended.score, None) if rows.heads else factored(attended.score, is_of_head)
-    bare, conditions = mask(score)
+    # A tile that has rows of several heads has no factor for all of them, and weights are what they are defined to be.
+    whole_weight = rows.heads or attended.softmax is None
+    score, factor = (attended.score, None) if whole_weight else factored(attended.score, is_of_head)
+    bare, conditions = mask(score, attended.hidden)
     limits = mask_bounds(problem)
     written: list[str] = []
     whole = _evaluation("score", score, problem, rows, written)
@@ -189,6 +191,7 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         factors.append("(folded ? of_head : 1.0f)")
     # A maximum of -infinity times 0 would be NaN.
     scale = f"fmaxf({' * '.join(factors)}, 1.0e-30f) * {_LOG2E}" if factors else _LOG2E
+    hidden = "0.0f" if attended.softmax is None else "__int_as_float(0xff800000)"
     axes = [d for d in range(len(h.batch)) if d != rows.axis]
     taken = key_row(problem, written) if attended.ids is not None else ""
     dropout = dropout_text(problem, attended.dropped, rank, places, written, rows)
@@ -197,9 +200,9 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
     return AttentionText(
         row=_row(problem, rows, sliced, written),
         functions="\n".join(written),
-        score=placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"], rows),
+        score=placed([whole, f"if (column >= N) scores[c] = {hidden};"], rows),
         bare=placed([without], rows),
-        scale=scale,
+        scale=scale if attended.softmax else "",
         far="true" if adds_numbers(problem) else "false",
         blocks=block_bounds(limits),
         batches="\n".join(head_place(d) for d in reversed(axes)),
@@ -212,7 +215,7 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         kept=bool(attended.kept),
         key_row=taken,
         dropout=dropout,
-        raised=attended.raised,
+        raised=attended.softmax.raised if attended.softmax else 0,
         of_head=of_head,
     )
 
@@ -231,13 +234,18 @@ def _evaluation(name: str, root: Expr, problem: Problem, rows: Rows, written: li
 
 
 def _row(problem: Problem, rows: Rows, sliced: bool, written: list[str]) -> str:
-    """The factor of a row's sums, and the results of one number a row."""
+    """The factor of a row's sums, and the results of one number a row; empty where there are none and the factor is 1."""
     attended, h = found(problem.graph), describe(problem)
-    natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
-    total = "softmax.sum[r]" + (f" * 0x1p-{attended.raised}f" if attended.raised else "")
-    origin = f"softmax.origin_of(r) * {literal(math.log(2), f32)}"
-    given = [Product(attended.maximum, "maximum", natural), Product(attended.total, "total", total)]
-    given += [Product(attended.origin, "origin", origin)] if attended.raised else []
+    if all(node.op == "const" and node.attr == 1 for node in attended.rows):
+        return ""
+    given: list[Product] = []
+    if attended.softmax is not None:
+        maximum, summed, own, raised = attended.softmax
+        natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
+        total = "softmax.sum[r]" + (f" * 0x1p-{raised}f" if raised else "")
+        origin = f"softmax.origin_of(r) * {literal(math.log(2), f32)}"
+        given = [Product(maximum, "maximum", natural), Product(summed, "total", total)]
+        given += [Product(own, "origin", origin)] if raised else []
     outputs = {"factors[r]": f32} | {f"value{i}": x.operand.dtype for i, x in enumerate(h.rows)}
     definition, call = evaluation(
         problem, len(h.batch) + 2, "finish_row", attended.rows, given, outputs, ("row", "column"), rows, fast=False

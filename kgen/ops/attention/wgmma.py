@@ -36,6 +36,8 @@ _FEW_STEPS = 1536
 _REGISTERS = {1: 216, 2: 196, 3: 120}
 #: Registers that it takes to draw which weights are dropped.
 _DROPPING = 12
+#: Columns of a step up to which scores become weights without a normaliser, by arithmetic of their own: of 192 ptxas spilled.
+_MOST_WEIGHED = 176
 #: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers, by their warpgroups, blocks per SM, and
 #: whether the producer reads which columns rows see.
 _SHARES = {
@@ -208,8 +210,9 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
 
     @rule
     def sums_of_16_bits(self, problem: Problem, target: Target) -> bool:
-        """sums are scaled late, and exponentials are polynomials, where no row's maximum or sum is a result"""
-        return (self.rescale == "always" and not self.polynomial) or len(problem.graph.results) == 1
+        """sums are scaled late, and exponentials are polynomials, of a softmax none of whose maxima and sums is a result"""
+        plain = len(problem.graph.results) == 1 and found(problem.graph).softmax is not None
+        return (self.rescale == "always" and not self.polynomial) or plain
 
     @rule
     def room_to_grow(self, problem: Problem, target: Target) -> bool:
@@ -220,6 +223,11 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
     def worth_their_instructions(self, problem: Problem, target: Target) -> bool:
         """sums are scaled late by three consumer warpgroups, and no exponential is a polynomial: on Hopper the rest was slower"""
         return not self.polynomial and (self.rescale == "always" or (self.consumers == 3 and self.splits == 1))
+
+    @pruning
+    def weighed_without_spills(self, problem: Problem, target: Target) -> bool:
+        """a step of weights without a normaliser has at most 176 columns"""
+        return found(problem.graph).softmax is not None or self.BC <= _MOST_WEIGHED
 
     @pruning
     @sized

@@ -1,11 +1,12 @@
 """Products by weights that are made of other products, in the graph's own nodes: what the gradients of attention are.
 
 A result is `weights @ c` or `weights.T @ c`, times a number: weights are pointwise over one or two inner products such as q @ k.T
-and grad @ v.T, over where they stand, and over other inputs there, such as one number a row. Each has an exponential of a score
-less a number of its row, which tells these graphs from others of several products. Seen from the side of a result's rows, every
-inner product is `r @ c.T` of rows r that stay and columns c that pass; of the transposed weights these sides are changed over.
-Where sums may be made in any order (`Graph.unordered`), results of both sides are one graph: tiles of the columns of weights
-stay, and what each of them adds to the rows' result is added up in memory.
+and grad @ v.T, over where they stand, and over other inputs there, such as one number a row. An exponential of a score less a
+number of its row in each tells these graphs from others of several products; without it, as of sigmoid attention, all matrices
+are those of heads. Seen from the side of a result's rows, every inner product is `r @ c.T` of rows r that stay and columns c
+that pass; of the transposed weights these sides are changed over. Where sums may be made in any order (`Graph.unordered`),
+results of both sides are one graph: tiles of the columns of weights stay, and what each of them adds to the rows' result is
+added up in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kgen.dsl.ops import POINTWISE
 from kgen.dsl.partition import rewritten
 from kgen.dsl.product import factors
 from kgen.dsl.types import DType, bf16, f16
-from kgen.ops.attention.algebra import is_dropout
+from kgen.ops.attention.algebra import are_of_heads, is_dropout
 from kgen.ops.attention_gradient.weights import has_product, of_row
 
 _NUMBERS = frozenset({"const", "scalar", "size"})
@@ -101,7 +102,7 @@ def gradient(graph: Graph) -> Gradient | None:
     weights = tuple(outer.weight for outer in outers)
     products = [n for n in walk(weights) if n.op == "matmul"]
     inners = [inner for inner in (_inner(product, transposed) for product in products) if inner is not None]
-    if not 1 <= len(inners) <= 2 or len(inners) < len(products) or not all(_is_served(w, products) for w in weights):
+    if not 1 <= len(inners) <= 2 or len(inners) < len(products) or not all(_is_pointwise(w, products) for w in weights):
         return None
     dropped = [n for n in walk(weights) if any(x.op == "random" for x in n.args)]
     if len(dropped) > 1 or not all(is_dropout(n) and n.shape == products[0].shape for n in dropped):
@@ -115,6 +116,10 @@ def gradient(graph: Graph) -> Gradient | None:
         return None
     if {dtypes[name] for name in (*made.rows, *made.columns)} not in ({f16}, {bf16}) or len(made.columns) > 2:
         return None
+    if not all(map(_has_exponential, weights)):  # of a single product by rows these are attention itself
+        own = [spec.shape for spec in graph.inputs if spec.name in (*made.rows, *made.columns)]
+        if not are_of_heads(own, weights) or not (transposed or len(inners) == 2):
+            return None
     return made if _is_whole(made) else None
 
 
@@ -170,14 +175,17 @@ def _is_number(node: Expr) -> bool:
     return all(n.op in _NUMBERS or n.op in POINTWISE for n in walk((node,)))
 
 
-def _is_served(weight: Expr, products: list[Expr]) -> bool:
-    """Whether a weight is pointwise over the products, with an exponential of a score less a number of its row."""
+def _is_pointwise(weight: Expr, products: list[Expr]) -> bool:
+    """Whether a weight is pointwise over the products."""
     inside = {id(n) for product in products for n in walk((product,))}
-    nodes = walk((weight,))
-    known = all(n.op in POINTWISE or n.op in _LEAVES or id(n) in inside for n in nodes)
-    return known and any(
+    return all(n.op in POINTWISE or n.op in _LEAVES or id(n) in inside for n in walk((weight,)))
+
+
+def _has_exponential(weight: Expr) -> bool:
+    """Whether a weight has an exponential of a score less a number of its row."""
+    return any(
         n.op == "exp" and n.args[0].op == "sub" and of_row(n.args[0].args[1]) and has_product(n.args[0].args[0])
-        for n in nodes
+        for n in walk((weight,))
     )
 
 

@@ -47,10 +47,10 @@ class GradientText:
     no mask is needed; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds the tile's place on the axes
     that count heads, of head at.y; `heads` is their number; `steps` is how often `each` block is gone over, of all heads that
     results are summed over, and `block` which one a step has. `limits` reads the inputs that bound columns; `rows` says
-    that a tile's rows are a head's own. `numbers` makes the `width` numbers, `made`, of a row of weights: of `row`, or of
-    `column` where `passing`; `each_step`: those of rows differ among the steps. `dropout` says which weights are dropped,
-    where some are. `head` is the number of the head of a step, of all; `across` the factor of the result of the other side.
-    `reads`: elements are made of memory of their own.
+    that a tile's rows are a head's own. `numbers` makes the `width` numbers, `made`, of a row of weights, 0 where it has none: of
+    `row`, or of `column` where `passing`; `each_step`: those of rows differ among the steps. `dropout` says which weights are
+    dropped, where some are. `head` is the number of the head of a step, of all; `across` the factor of the result of the other
+    side. `reads`: elements are made of memory of their own.
     """
 
     functions: str
@@ -181,8 +181,10 @@ def gradient_text(problem: Problem) -> GradientText:
         written.append(definition)
         return call
 
-    of_row = statements("row_numbers", rows, [], [f"made[{i}]" for i in range(len(rows))])
-    number_of = f"const auto& number = {_PASSING if made.transposed else _STAYING};"
+    of_row = number_of = ""
+    if rows:
+        of_row = statements("row_numbers", rows, [], [f"made[{i}]" for i in range(len(rows))])
+        number_of = f"const auto& number = {_PASSING if made.transposed else _STAYING};"
     masked = without = statements("weights", whole, products, outputs)
     if limits.whole and held:
         without = statements("unmasked_weights", bare, products, outputs)
@@ -212,9 +214,9 @@ def gradient_text(problem: Problem) -> GradientText:
         batch_rank=max(1, rank),
         limits="\n".join(read),
         numbers=of_row,
-        width=1 << (len(rows) - 1).bit_length(),
-        passing=made.transposed,
-        each_step=sides.summed and not made.transposed,
+        width=1 << (len(rows) - 1).bit_length() if rows else 0,
+        passing=made.transposed and bool(rows),
+        each_step=sides.summed and not made.transposed and bool(rows),
         dropout=dropout,
         head=functools.reduce(
             lambda text, d: f"({text} * batches{d} + tile.batch[{d}])", range(1, rank), "tile.batch[0]"

@@ -110,7 +110,7 @@ class AttentionGradientWgmma(GradientSchedule):
         scores = max(len(made.inners), len(made.outers)) * self.BC // 2
         wide = max(self.row_depths(problem)) > 128
         most = (_OVERLAPPED_WIDE if wide else _OVERLAPPED) if self.overlap else _SERIAL
-        most = min(most, _PASSING) if made.transposed and self.consumers == 2 else most
+        most = min(most, _PASSING) if gradient_text(problem).passing and self.consumers == 2 else most
         return scores + weights + sum(widths(problem, 64, self.slices)) // 2 <= most
 
     @rule

@@ -199,6 +199,6 @@ family = register_family(
         normalise=collapse_leading,
         dims=axes.dims,
         suites=suites,
-        priority=2,
+        priority=3,
     )
 )

@@ -713,9 +713,9 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float scale, float gr
 
 __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, float number0, float product0,
                                         float number1, float product1, float number2, float& result0, float& result1) {
-#line 149 "kgen/ops/attention/heads.py"
+#line 157 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 153 "kgen/ops/attention/heads.py"
+#line 161 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v2 = number0 * product0;
@@ -724,7 +724,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
   const float v4 = v3 + number1;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v5 = scale * product1;
-#line 210 "kgen/ops/attention/heads.py"
+#line 218 "kgen/ops/attention/heads.py"
   const float v6 = v1 ? v5 : -__int_as_float(0x7f800000);
 #line 180 "kgen/ops/attention_gradient/weights.py"
   const float v7 = v6 * 1.4426950408889634f;
@@ -733,7 +733,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
   const float v9 = ptx::exp2_approximate(v8);
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v10 = v4 * v9;
-#line 200 "kgen/ops/attention/heads.py"
+#line 208 "kgen/ops/attention/heads.py"
   const float v11 = v1 ? v10 : 0.0f;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = number0 * v9;

@@ -705,9 +705,9 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float softcap, float 
 __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int right, float number0, float product0,
                                         float number1, float softcap, float scale, float product1, float number2,
                                         float number3, float& result0, float& result1) {
-#line 149 "kgen/ops/attention/heads.py"
+#line 157 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 153 "kgen/ops/attention/heads.py"
+#line 161 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
@@ -725,11 +725,11 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
   const float v11 = v10 > -3.4028234663852886e+38f || v10 != v10 ? v10 : -3.4028234663852886e+38f;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v11 * product1;
-#line 203 "kgen/ops/attention/heads.py"
+#line 211 "kgen/ops/attention/heads.py"
   const float v13 = tanh_short(v12);
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v14 = softcap * v13;
-#line 210 "kgen/ops/attention/heads.py"
+#line 218 "kgen/ops/attention/heads.py"
   const float v15 = v5 ? v14 : -__int_as_float(0x7f800000);
 #line 180 "kgen/ops/attention_gradient/weights.py"
   const float v16 = v15 * 1.4426950408889634f;
@@ -740,11 +740,11 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
   const float v19 = v7 * v18;
 #line 130 "kgen/ops/attention_gradient/weights.py"
   const float v20 = v13 * v13;
-#line 203 "kgen/ops/attention/heads.py"
+#line 211 "kgen/ops/attention/heads.py"
   const float v21 = 1.0f - v20;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v22 = v19 * v21;
-#line 200 "kgen/ops/attention/heads.py"
+#line 208 "kgen/ops/attention/heads.py"
   const float v23 = v5 ? v22 : 0.0f;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v24 = number3 * v18;
@@ -767,7 +767,7 @@ __device__ __forceinline__ void unmasked_weights(float number0, float product0, 
   const float v5 = v4 > -3.4028234663852886e+38f || v4 != v4 ? v4 : -3.4028234663852886e+38f;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v6 = v5 * product1;
-#line 203 "kgen/ops/attention/heads.py"
+#line 211 "kgen/ops/attention/heads.py"
   const float v7 = tanh_short(v6);
 #line 176 "kgen/ops/attention_gradient/weights.py"
   const float v8 = softcap * 1.4426950408889634f;
@@ -779,7 +779,7 @@ __device__ __forceinline__ void unmasked_weights(float number0, float product0, 
   const float v12 = v1 * v11;
 #line 130 "kgen/ops/attention_gradient/weights.py"
   const float v13 = v7 * v7;
-#line 203 "kgen/ops/attention/heads.py"
+#line 211 "kgen/ops/attention/heads.py"
   const float v14 = 1.0f - v13;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v15 = v12 * v14;

@@ -679,11 +679,11 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 149 "kgen/ops/attention/heads.py"
+#line 157 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 153 "kgen/ops/attention/heads.py"
+#line 161 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 316 "kgen/ops/attention/algebra.py"
+#line 389 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -693,9 +693,9 @@ __device__ __forceinline__ void factor(float scale, float& result0) { result0 = 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
 #line 69 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 235 "kgen/ops/attention/algebra.py"
+#line 308 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 250 "kgen/ops/attention/algebra.py"
+#line 323 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }

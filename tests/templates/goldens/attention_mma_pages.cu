@@ -642,15 +642,15 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift, float product, float& result0) {
-#line 149 "kgen/ops/attention/heads.py"
+#line 157 "kgen/ops/attention/heads.py"
   const int v0 = i3 + shift;
-#line 151 "kgen/ops/attention/heads.py"
+#line 159 "kgen/ops/attention/heads.py"
   const int v1 = i4 - v0;
-#line 152 "kgen/ops/attention/heads.py"
+#line 160 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 207 "kgen/ops/attention/heads.py"
+#line 215 "kgen/ops/attention/heads.py"
   const bool v3 = i4 < lengths_at0;
-#line 316 "kgen/ops/attention/algebra.py"
+#line 389 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
   const float v5 = v2 ? v4 : -__int_as_float(0x7f800000);
   result0 = v5;
@@ -659,17 +659,17 @@ __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void find0(int i4, int& result0) {
-#line 141 "kgen/ops/attention/heads.py"
+#line 149 "kgen/ops/attention/heads.py"
   const int v0 = i4 / 16;
   result0 = v0;
 }
 
 __device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4, int key_rows, int i1, int head_rows,
                                            long long& result0) {
-#line 141 "kgen/ops/attention/heads.py"
+#line 149 "kgen/ops/attention/heads.py"
   const long long v0 = static_cast<long long>(pages_at0);
   const long long v1 = v0 * static_cast<long long>(page_rows);
-#line 142 "kgen/ops/attention/heads.py"
+#line 150 "kgen/ops/attention/heads.py"
   const int v2 = i4 % 16;
   const int v3 = v2 * key_rows;
   const long long v4 = v1 + static_cast<long long>(v3);
@@ -681,9 +681,9 @@ __device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4,
 __device__ __forceinline__ void finish_row(float total, float& result0) {
 #line 69 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 235 "kgen/ops/attention/algebra.py"
+#line 308 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 250 "kgen/ops/attention/algebra.py"
+#line 323 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }

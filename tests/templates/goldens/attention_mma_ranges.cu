@@ -659,11 +659,11 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int begin_at0, int i3, int end_at0, float product, float& result0) {
-#line 148 "kgen/ops/attention/heads.py"
+#line 156 "kgen/ops/attention/heads.py"
   const bool v0 = begin_at0 <= i3;
   const bool v1 = i3 < end_at0;
   const bool v2 = v0 && v1;
-#line 316 "kgen/ops/attention/algebra.py"
+#line 389 "kgen/ops/attention/algebra.py"
   const float v3 = v2 ? product : -__int_as_float(0x7f800000);
   result0 = v3;
 }
@@ -683,9 +683,9 @@ __device__ __forceinline__ void columns_of_row(int begin_at0, int end_at0, int& 
 __device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
 #line 69 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 235 "kgen/ops/attention/algebra.py"
+#line 308 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 250 "kgen/ops/attention/algebra.py"
+#line 323 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
 #line 52 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);

@@ -633,28 +633,28 @@ using RowTiles = LongestRowTilesFirst<1>;
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
                                       float softcap, float& result0) {
-#line 149 "kgen/ops/attention/heads.py"
+#line 157 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 153 "kgen/ops/attention/heads.py"
+#line 161 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 201 "kgen/ops/attention/heads.py"
+#line 209 "kgen/ops/attention/heads.py"
   const float v6 = scale * product;
-#line 203 "kgen/ops/attention/heads.py"
+#line 211 "kgen/ops/attention/heads.py"
   const float v7 = v6 * (1.0f / softcap);
   const float v8 = tanh_short(v7);
-#line 316 "kgen/ops/attention/algebra.py"
+#line 389 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
 
 __device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
-#line 201 "kgen/ops/attention/heads.py"
+#line 209 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 203 "kgen/ops/attention/heads.py"
+#line 211 "kgen/ops/attention/heads.py"
   const float v1 = v0 * (1.0f / softcap);
   const float v2 = tanh_short(v1);
   result0 = v2;
@@ -665,9 +665,9 @@ __device__ __forceinline__ void factor(float softcap, float& result0) { result0 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
 #line 69 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 235 "kgen/ops/attention/algebra.py"
+#line 308 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 250 "kgen/ops/attention/algebra.py"
+#line 323 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }

@@ -879,9 +879,9 @@ using RowTiles = PersistentTiles;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
-#line 201 "kgen/ops/attention/heads.py"
+#line 209 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 205 "kgen/ops/attention/heads.py"
+#line 213 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
@@ -889,9 +889,9 @@ __device__ __forceinline__ void score(float scale, float product, __half bias_at
 __device__ __forceinline__ void finish_row(float total, float& result0) {
 #line 69 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 235 "kgen/ops/attention/algebra.py"
+#line 308 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 250 "kgen/ops/attention/algebra.py"
+#line 323 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }

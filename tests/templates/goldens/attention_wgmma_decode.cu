@@ -1024,15 +1024,15 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift, float product, float& result0) {
-#line 149 "kgen/ops/attention/heads.py"
+#line 157 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 151 "kgen/ops/attention/heads.py"
+#line 159 "kgen/ops/attention/heads.py"
   const int v1 = i3 - v0;
-#line 152 "kgen/ops/attention/heads.py"
+#line 160 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 207 "kgen/ops/attention/heads.py"
+#line 215 "kgen/ops/attention/heads.py"
   const bool v3 = i3 < lengths_at0;
-#line 316 "kgen/ops/attention/algebra.py"
+#line 389 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
   const float v5 = v2 ? v4 : -__int_as_float(0x7f800000);
   result0 = v5;
@@ -1043,9 +1043,9 @@ __device__ __forceinline__ void factor(float scale, float& result0) { result0 = 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
 #line 69 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 235 "kgen/ops/attention/algebra.py"
+#line 308 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 250 "kgen/ops/attention/algebra.py"
+#line 323 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }

@@ -1016,11 +1016,11 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 149 "kgen/ops/attention/heads.py"
+#line 157 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 153 "kgen/ops/attention/heads.py"
+#line 161 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 316 "kgen/ops/attention/algebra.py"
+#line 389 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -1032,16 +1032,16 @@ __device__ __forceinline__ void dropout(float dropout_p, float& result0) { resul
 __device__ __forceinline__ void finish_row(float total, float dropout_p, float& result0) {
 #line 69 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 235 "kgen/ops/attention/algebra.py"
+#line 308 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 250 "kgen/ops/attention/algebra.py"
+#line 323 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 211 "kgen/ops/attention/heads.py"
+#line 219 "kgen/ops/attention/heads.py"
   const bool v3 = dropout_p == 1.0f;
   const float v4 = 1.0f - dropout_p;
   const float v5 = 1.0f / v4;
   const float v6 = v3 ? 0.0f : v5;
-#line 205 "kgen/ops/attention/algebra.py"
+#line 278 "kgen/ops/attention/algebra.py"
   const float v7 = v2 * v6;
   result0 = v7;
 }

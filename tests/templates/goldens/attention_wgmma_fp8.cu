@@ -932,11 +932,11 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 149 "kgen/ops/attention/heads.py"
+#line 157 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 153 "kgen/ops/attention/heads.py"
+#line 161 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 316 "kgen/ops/attention/algebra.py"
+#line 389 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -944,7 +944,7 @@ __device__ __forceinline__ void score(int i2, int shift, int i3, float product, 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void factor_of_head(float q_scale_at0, float k_scale_at0, float& result0) {
-#line 201 "kgen/ops/attention/heads.py"
+#line 209 "kgen/ops/attention/heads.py"
   const float v0 = q_scale_at0 * k_scale_at0;
   result0 = v0;
 }
@@ -958,19 +958,19 @@ __device__ __forceinline__ void finish_row(float origin, float maximum, float to
 #line 47 "kgen/ops/attention/heads.py"
   const bool v3 = v2 == -__int_as_float(0x7f800000);
   const float v4 = v3 ? 0.0f : v2;
-#line 133 "kgen/ops/attention/algebra.py"
+#line 206 "kgen/ops/attention/algebra.py"
   const float v5 = origin - v4;
   const float v6 = expf(v5);
-#line 136 "kgen/ops/attention/algebra.py"
+#line 209 "kgen/ops/attention/algebra.py"
   const float v7 = total * v6;
 #line 81 "kgen/ops/attention/heads.py"
   const bool v8 = v7 == 0.0f;
   const float v9 = 1.0f / v7;
   const float v10 = v8 ? 0.0f : v9;
   const float v11 = v_scale_at0 * 0.00390625f;
-#line 205 "kgen/ops/attention/algebra.py"
+#line 278 "kgen/ops/attention/algebra.py"
   const float v12 = v10 * v11;
-#line 139 "kgen/ops/attention/algebra.py"
+#line 212 "kgen/ops/attention/algebra.py"
   const float v13 = v6 * v12;
 #line 52 "kgen/ops/attention/heads.py"
   const float v14 = logf(v7);

@@ -993,11 +993,11 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 149 "kgen/ops/attention/heads.py"
+#line 157 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 153 "kgen/ops/attention/heads.py"
+#line 161 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 316 "kgen/ops/attention/algebra.py"
+#line 389 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -1011,10 +1011,10 @@ __device__ __forceinline__ void finish_row(float maximum, float sinks_at0, float
 #line 47 "kgen/ops/attention/heads.py"
   const bool v1 = v0 == -__int_as_float(0x7f800000);
   const float v2 = v1 ? 0.0f : v0;
-#line 133 "kgen/ops/attention/algebra.py"
+#line 206 "kgen/ops/attention/algebra.py"
   const float v3 = maximum - v2;
   const float v4 = expf(v3);
-#line 136 "kgen/ops/attention/algebra.py"
+#line 209 "kgen/ops/attention/algebra.py"
   const float v5 = total * v4;
 #line 51 "kgen/ops/attention/heads.py"
   const float v6 = sinks_at0 - v2;
@@ -1022,11 +1022,11 @@ __device__ __forceinline__ void finish_row(float maximum, float sinks_at0, float
   const float v8 = v5 + v7;
 #line 69 "kgen/ops/attention/heads.py"
   const bool v9 = v8 == 0.0f;
-#line 235 "kgen/ops/attention/algebra.py"
+#line 308 "kgen/ops/attention/algebra.py"
   const float v10 = 1.0f / v8;
-#line 250 "kgen/ops/attention/algebra.py"
+#line 323 "kgen/ops/attention/algebra.py"
   const float v11 = v9 ? 0.0f : v10;
-#line 139 "kgen/ops/attention/algebra.py"
+#line 212 "kgen/ops/attention/algebra.py"
   const float v12 = v4 * v11;
 #line 52 "kgen/ops/attention/heads.py"
   const float v13 = logf(v8);
