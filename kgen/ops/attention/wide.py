@@ -96,6 +96,12 @@ class AttentionWide(TmaAttention):
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
 
     @rule
+    def one_dtype(self, problem: Problem, target: Target) -> bool:
+        """results are stored in the dtype of queries, keys and values"""
+        h = describe(problem)
+        return h.output.operand.dtype == h.v.operand.dtype
+
+    @rule
     def whole_stages(self, problem: Problem, target: Target) -> bool:
         """all stages have as many columns of keys"""
         return padded(describe(problem).D) % self.BK == 0
