@@ -158,8 +158,9 @@ def attention(
     options |= {"lengths": lengths is not None, "page": page}
     if P:
         options |= {"partial": True, "lse": True}
+        own: Any
         if N:
-            own = tuple(x.flatten(1, 2) for x in call_variant(mask, operands, numbers, **options))
+            own = [x.flatten(1, 2) for x in call_variant(mask, operands, numbers, **options)]
         else:
             own = of_no_keys(q.new_zeros((B, H, M, E), dtype=torch.float32), sinks, q, (B, H, M), True, ())
         seen = seen_of_prefix(q, P, N, lengths, left, right)

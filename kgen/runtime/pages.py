@@ -48,7 +48,7 @@ def keys_of(k: Tensor, v: Tensor, pages: Tensor | None) -> tuple[list[Tensor], d
         raise ArgumentError(
             f"attention: k has strides {k.stride()}, v {v.stride()}; expected pages, keys and heads at the same multiples of rows"
         )
-    numbers = dict(zip(("page_rows", "key_rows", "head_rows"), apart))
+    numbers: dict[str, float] = dict(zip(("page_rows", "key_rows", "head_rows"), apart))
     return [k_rows, v_rows, pages[..., None, None, :]], numbers
 
 

@@ -255,6 +255,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_wgmma_ranges": Golden(
         "attention_ranges_lse", bf16, {"...": (8,), "G": 4, "M": 8192, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 144, "order": "paired", "group": 1, "persistent": True}),
+    "attention_wgmma_partial": Golden(
+        "attention_full_partial_lse", bf16, {"...": (8,), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
+        {"BC": 128, "persistent": False, "pingpong": False}),
     "attention_wgmma_fp8": Golden(
         "attention_causal_fp8_lse", e4m3, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 128, "order": "longest_first", "group": 16, "persistent": False}),

@@ -277,7 +277,7 @@ def merging(dtype: DType) -> Operator:
     function.__doc__ = (
         f"(exp(a_lse) * a + exp(b_lse) * b) / (exp(a_lse) + exp(b_lse)) in {dtype}; 0 where both are -infinity."
     )
-    rows = [{"...": (64, 32), "E": 128}, {"...": (16, 8192), "E": 64}]
+    rows: list[dict[str, int | tuple[int, ...]]] = [{"...": (64, 32), "E": 128}, {"...": (16, 8192), "E": 64}]
     return Operator(function, f"merge_attention_{dtype}", {"default": rows})
 
 
