@@ -260,8 +260,8 @@ class _NextRounding(Arithmetic):
     """The exact arithmetic; products of computed weights are greater by what other neighbours of these add.
 
     Of 8 bits one weight has another one. The largest one's unit in the last place counts, times the other factor: the fourth root
-    of the sum of fourth powers. Of 16 bits, where results have more, all weights may be rounded as multiples of a row's: each by
-    up to two units, which add up by their squares.
+    of the sum of fourth powers. Of 16 bits, where results have more, all weights may be rounded as multiples of a row's: each is
+    off by up to one and a half units, which add up by their squares, twice over for the largest of many sums.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -270,7 +270,7 @@ class _NextRounding(Arithmetic):
         eight = {id(node): (4, 1) for node in weighted if _is_narrow(node.args[0].dtype)}
         sixteen = (node for node in weighted if 8 < node.args[0].dtype.bits < digits and _is_share(node.args[0]))
         #: The power of which there is a sum, and units of a weight.
-        self.products = eight | {id(node): (2, 2) for node in sixteen}
+        self.products = eight | {id(node): (2, 3) for node in sixteen}
 
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         if id(node) not in self.products:

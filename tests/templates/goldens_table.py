@@ -267,6 +267,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_wide_latent": Golden(
         "attention_full", bf16, {"...": (1, 16), "G": 8, "M": 1000, "N": 4096, "D": 576, "E": 512}, (), "AttentionWide",
         {"BC": 64, "BK": 192, "stages": 2, "overlap": False}),
+    "attention_wide_partial": Golden(
+        "attention_full_partial_lse", bf16, {"...": (1,), "G": 128, "M": 64, "N": 4096, "D": 576, "E": 512}, (), "AttentionWide",
+        {"BC": 128, "BK": 64, "stages": 3, "cluster": 1}),
     "attention_wide_slices": Golden(
         "attention_window_softcap", f16, {"...": (1, 16), "G": 1, "M": 1000, "N": 777, "D": 1024, "E": 1024}, (), "AttentionWide",
         {"BC": 64, "BK": 64, "stages": 5, "slices": 2, "pdl": False}),
