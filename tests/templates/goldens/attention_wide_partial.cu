@@ -970,8 +970,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       for (int i = 0; i < COUNT; ++i) rounded[i] = static_cast<float>(found[i]);
       store_columns<COUNT, 16>(o + steps(row, o_row) + column, rounded, E - column);
     };
-    tile.n0 = first_column + consumer * WV;
-    Store{thread}(sums, finish, tile, 0);
+    Store{thread}(sums, finish, RowTile{tile.m0, first_column + consumer * WV}, 0);
   }
   Cluster::leave();
 }
