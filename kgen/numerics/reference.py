@@ -260,8 +260,8 @@ class _NextRounding(Arithmetic):
     """The exact arithmetic; products of computed weights are greater by what other neighbours of these add.
 
     Of 8 bits one weight has another one. The largest one's unit in the last place counts, times the other factor: the fourth root
-    of the sum of fourth powers. Of 16 bits, where results have more, all weights may be rounded as multiples of a row's: each is
-    off by up to one and a half units, which add up by their squares, twice over for the largest of many sums.
+    of the sum of fourth powers. Of 16 bits, where results have more, all weights may be rounded as multiples of a row's, which
+    moves each by up to one and a half units. Of twice that the squares add up: of many sums the largest is far from the mean.
     """
 
     def __init__(self, graph: Graph) -> None:
