@@ -138,6 +138,7 @@ attention_causal_pages_of_16_lengths: KernelOperator
 attention_causal_sinks_lse: KernelOperator
 attention_full: KernelOperator
 attention_full_bias: KernelOperator
+attention_full_partial_lse: KernelOperator
 attention_ranges_lse: KernelOperator
 attention_window_softcap: KernelOperator
 batch_norm: KernelOperator
@@ -202,6 +203,8 @@ log_softmax_backward: KernelOperator
 logcumsumexp: KernelOperator
 logsumexp: KernelOperator
 maximum: KernelOperator
+merge_attention_bf16: KernelOperator
+merge_attention_f16: KernelOperator
 merge_heads: KernelOperator
 minimum: KernelOperator
 mul: KernelOperator

@@ -257,20 +257,27 @@ class _Regrouped(Arithmetic):
 
 
 class _NextRounding(Arithmetic):
-    """The exact arithmetic; products of computed weights of 8 bits are greater by what one weight's other neighbour adds.
+    """The exact arithmetic; products of computed weights are greater by what other neighbours of these add.
 
-    The largest weight's unit in the last place counts, times the other factor: the fourth root of the sum of fourth powers.
+    Of 8 bits one weight has another one. The largest one's unit in the last place counts, times the other factor: the fourth root
+    of the sum of fourth powers. Of 16 bits, where results have more, all weights may be rounded as multiples of a row's, which
+    moves each by up to one and a half units. Of twice that the squares add up: of many sums the largest is far from the mean.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.products = {id(node) for node in graph.nodes if _is_weighted(node) and _is_narrow(node.args[0].dtype)}
+        digits = min(spec.dtype.bits for spec in graph.outputs)
+        weighted = [node for node in graph.nodes if _is_weighted(node)]
+        eight = {id(node): (4, 1) for node in weighted if _is_narrow(node.args[0].dtype)}
+        sixteen = (node for node in weighted if 8 < node.args[0].dtype.bits < digits and _is_share(node.args[0]))
+        #: The power of which there is a sum, and units of a weight.
+        self.products = eight | {id(node): (2, 3) for node in sixteen}
 
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         if id(node) not in self.products:
             return value
-        weights, other = args
-        unit = ulp(weights.double(), node.args[0].dtype).where(weights.isfinite(), 0.0)
-        return value + torch.matmul(unit**4, other.double().nan_to_num(0.0, 0.0, 0.0) ** 4) ** 0.25
+        (power, units), (weights, other) = self.products[id(node)], args
+        unit = units * ulp(weights.double(), node.args[0].dtype).where(weights.isfinite(), 0.0)
+        return value + torch.matmul(unit**power, other.double().nan_to_num(0.0, 0.0, 0.0) ** power) ** (1 / power)
 
 
 class _Native(Arithmetic):
@@ -388,6 +395,12 @@ def _is_weighted(node: Expr) -> bool:
     return OPS[node.op].kind == "product" and not _is_moved(node.args[0])
 
 
+def _is_share(weights: Expr) -> bool:
+    """Whether weights are made of a product and of sums of rows, as attention's are."""
+    kinds = {OPS[node.op].kind for node in walk((weights,))}
+    return {"product", "reduction"} <= kinds
+
+
 def _is_narrow(dtype: DType) -> bool:
     return dtype.is_float and dtype.bits <= 8
 
@@ -427,9 +440,11 @@ def regrouped(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str,
 def next_rounding(
     graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]
 ) -> tuple[Tensor, ...] | None:
-    """As `evaluate`, with one of each sum's weights of 8 bits rounded to its other neighbour; None where no weights are.
+    """As `evaluate`, with one of each sum's weights of 8 bits rounded to its other neighbour, or all of 16 bits rounded otherwise
+    where results have more; None where no weights are.
 
-    A score's last bits decide which of two neighbours a weight becomes, and they are an eighth or a sixteenth of it apart.
+    A score's last bits decide which of two neighbours of 8 bits a weight becomes, and they are an eighth or a sixteenth of it
+    apart. Kernels of attention round exponentials, which they divide by their sum afterwards.
     """
     how = _NextRounding(graph)
     return tuple(_run(graph, tensors, scalars, how)) if how.products else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.problem import NARROW
-from kgen.runtime.attention import check_operands
+from kgen.runtime.attention_arguments import check_operands
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""Keys and values in pages, as attention takes them: one matrix of rows each, and how the rows of a key are counted."""
+"""Keys and values as attention takes them; in pages one matrix of rows each, and how the rows of a key are counted."""
 
 from __future__ import annotations
 
@@ -34,18 +34,22 @@ def check_pages(q: Tensor, k: Tensor, v: Tensor, pages: object, layout: str) -> 
         raise ArgumentError(f"{shapes}; expected pages of a multiple of {PAGE} keys, got {S}")
 
 
-def rows_of_pages(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """k and v [pages, page size, K, D] as matrices [R, D] and [R, E] on the same memory, and page_rows, key_rows, head_rows: by
-    how many rows pages, keys and heads lie apart.
+def keys_of(k: Tensor, v: Tensor, pages: Tensor | None) -> tuple[list[Tensor], dict[str, float]]:
+    """The operands that a variant has of k [..., K, N, D] and v [..., K, N, E], and its numbers.
 
-    ArgumentError where rows are not contiguous, or lie apart otherwise in k than in v.
+    With `pages` [..., L], k and v [pages, page size, K, D] are matrices [R, D] and [R, E] on the same memory, and the numbers
+    are by how many rows pages, keys and heads lie apart. ArgumentError where rows are not contiguous, or lie apart otherwise in k
+    than in v.
     """
+    if pages is None:
+        return [k.unsqueeze(-3), v.unsqueeze(-3)], {}
     (k_rows, *apart), (v_rows, *others) = (_rows(x) for x in (k, v))
     if apart != others:
         raise ArgumentError(
             f"attention: k has strides {k.stride()}, v {v.stride()}; expected pages, keys and heads at the same multiples of rows"
         )
-    return k_rows, v_rows, dict(zip(("page_rows", "key_rows", "head_rows"), apart))
+    numbers: dict[str, float] = dict(zip(("page_rows", "key_rows", "head_rows"), apart))
+    return [k_rows, v_rows, pages[..., None, None, :]], numbers
 
 
 def _rows(x: Tensor) -> tuple[Tensor, int, int, int]:

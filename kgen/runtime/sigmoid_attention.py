@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.problem import WIDEST, WIDEST_GRADIENT
-from kgen.runtime.attention import call_by_layout, check_causal, check_operands, expanded, mask_of, of_no_keys
+from kgen.runtime.attention import of_no_keys
+from kgen.runtime.attention_arguments import check_causal, check_operands, expanded, sides
+from kgen.runtime.variants import call_by_layout, mask_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +44,8 @@ def sigmoid_attention(
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     (B, H, M, D), (K, N), E = q.shape, k.shape[1:3], v.shape[-1]
     G = H // max(K, 1)
-    mask, numbers = mask_of("sigmoid_attention", causal, window, N - M if causal == "lower_right" else 0)
+    left, right = sides("sigmoid_attention", causal, window)
+    mask, numbers = mask_of(left, right, N - M if causal == "lower_right" else 0)
     numbers["scale"] = scale if scale is not None else 1 / math.sqrt(max(D, 1))
     operands = [q.unflatten(1, (K, G)), k.unsqueeze(2), v.unsqueeze(2)]
     of_bias: Any = False

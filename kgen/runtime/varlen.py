@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from kgen.dsl.errors import ArgumentError
 from kgen.ops.attention.problem import NARROW
-from kgen.runtime.attention import (
-    call_variant,
-    check_causal,
-    check_kinds,
-    check_sinks,
-    check_tensor,
-    of_no_keys,
-    sides,
-)
+from kgen.runtime.attention import of_no_keys
+from kgen.runtime.attention_arguments import check_causal, check_kinds, check_sinks, check_tensor, sides
+from kgen.runtime.variants import call_variant
 
 if TYPE_CHECKING:
     from torch import Tensor

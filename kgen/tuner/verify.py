@@ -14,9 +14,10 @@ weights comes to that a kernel of linear attention need not make (`regrouped`); 
 lead to infinity, or back. Integers must be equal; those from floats that were computed may differ by 2 E + 1. Infinities and
 NaN must be where the rounded reference has them. Where a product's weights are computed and rounded to 8 bits the last bits of
 a score decide between neighbours an eighth apart, which `cap` does not know: what one such rounding of the largest comes to is
-allowed beside (`next_rounding`). Nor does it know large values that nearly cancel, a function of a large argument, or a
-condition that rounding decides: once an element is off by more, what that comes to there is allowed beside, by a running error
-analysis of the graph (`kgen.numerics.rounding`).
+allowed beside (`next_rounding`). So it is where attention's weights are rounded to 16 bits and its result is not: kernels
+round exponentials, and divide by their sum afterwards. Nor does it know large values that nearly cancel, a function of a large
+argument, or a condition that rounding decides: once an element is off by more, what that comes to there is allowed beside, by
+a running error analysis of the graph (`kgen.numerics.rounding`).
 
 torch adds pairwise, kernels also in runs: of f32 results with sums E is at least 2^-21 of that root mean square, some 8 ulp.
 The K terms of a product they add one after another, which errs by some sqrt(K) units of roundoff of what the sum has come to
@@ -112,12 +113,13 @@ class _Case:
     exact: bool
     native_errors: list[float]
     once: bool = False  # run no more than once
-    #: For each result the error, at each element, that is allowed beside: one more rounding of a weight of 8 bits; once an
-    #: element was off by more than is allowed without, what `rounding` says. Or none.
+    #: For each result the error, at each element, that is allowed beside: other roundings of weights; where there are none, once
+    #: an element was off by more than is allowed without, what `rounding` says. Or nothing.
     beside: tuple[Tensor, ...] = ()
     #: Further references that a result may agree with, and where it may be anything.
     others: list[tuple[Tensor, ...]] = field(default_factory=list)
     free: tuple[Tensor, ...] = ()
+    analysed: bool = False  # `beside` has what `rounding` says
 
 
 class Gate:
@@ -199,8 +201,11 @@ class Gate:
                 return {"check": "slow", "seconds": taken, "patience": patience}
             if run == 0 or self.unordered:
                 failure = self._judge(case, outputs, seen)
-                if failure and not case.exact and not case.beside:
-                    case.beside = rounding(self.problem.graph, case.tensors | case.saved, case.scalars)
+                if failure and not case.exact and not case.analysed:
+                    found = rounding(self.problem.graph, case.tensors | case.saved, case.scalars)
+                    own = case.beside or tuple(map(torch.zeros_like, found))
+                    case.beside = tuple(torch.where(x > 0, x, analysed) for x, analysed in zip(own, found))
+                    case.analysed = True
                     failure = self._judge(case, outputs, seen)
                 if failure:
                     return failure
@@ -324,7 +329,7 @@ def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: i
 def beside_of(
     graph: Graph, tensors: dict[str, Tensor], scalars: dict[str, float], reference: list[Tensor]
 ) -> tuple[Tensor, ...]:
-    """What one more rounding of a weight of 8 bits comes to at each element of a graph's results, if there are any."""
+    """What other roundings of weights come to at each element of a graph's results, where they may be others."""
     other = next_rounding(graph, tensors, scalars) or ()
     return tuple((x.double() - r.double()).abs().nan_to_num(0.0, 0.0) for x, r in zip(other, reference))
 

@@ -234,3 +234,26 @@ def test_arrays_of_the_gpu() -> None:
     z = kgen.relu(cupy.asarray([-1.0, 2.0], dtype="f4"))
     assert isinstance(z, cupy.ndarray)
     assert z.tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize(("rows", "window"), [(1, None), (3, None), (1, (900, 0))])
+def test_a_prefix_that_batches_share(rows: int, window: Any) -> None:
+    """Three launches of kernels, and those that make ranges of lengths: right for the lengths that a replay finds."""
+    q, k, v = drawn(3, 8, rows, 128), drawn(3, 2, 256, 128), drawn(3, 2, 256, 128)
+    prefix = drawn(2, 1000, 128), drawn(2, 1000, 128)
+    lengths = torch.tensor([0, 256, 7], dtype=torch.int32, device="cuda")
+
+    def work() -> Any:
+        return kgen.attention(q, k, v, prefix=prefix, lengths=lengths, causal=True, window=window, lse=True)
+
+    work()
+    graph, (out, lse) = captured(work)
+    for given in ([0, 256, 7], [100, 0, 255]):
+        lengths.copy_(torch.tensor(given))
+        graph.replay()
+        torch.cuda.synchronize()
+        for b, n in enumerate(given):
+            keys, values = (torch.cat([p, x[b, :, :n]], 1)[None] for p, x in zip(prefix, (k, v)))
+            want, sums = kgen.attention(q[b : b + 1], keys, values, causal="lower_right", window=window, lse=True)
+            torch.testing.assert_close(out[b : b + 1], want, rtol=0, atol=2e-3)
+            torch.testing.assert_close(lse[b : b + 1], sums, rtol=1e-5, atol=1e-5)

@@ -87,6 +87,13 @@ _SLICES = on(
     cluster=1,
     slices=2,
 )
+_WIDE_PARTIAL = on(
+    "attention_full_partial_lse", "...=1x1,G=2,M=70,N=50,D=16,E=328", "AttentionWide", BC=16, BK=64, stages=2, cluster=1
+)
+_PARTIAL = on(
+    "attention_full_partial_lse", "...=1x2,G=2,M=150,N=100,D=64,E=40", "AttentionWgmma", BR=128, BC=64, pingpong=False,
+    pack_gqa=False, splits=1,
+)  # fmt: skip
 _MMA_SLICES = on(
     "attention_causal_lse", "...=1x1,G=1,M=30,N=70,D=16,E=300", "AttentionMma", BR=16, BC=16, splits=2, slices=2
 )
@@ -246,6 +253,10 @@ MUTANTS = [
            "      if (block < blocks.last - 1) weights.hand_over", "      weights.hand_over", _WEIGHTS),
     Mutant("attention-columns-of-one-consumer", "index", _WIDE_HEADS,
            "tile.n0 = first_column + consumer * WV;", "tile.n0 = first_column;", _WEIGHTS),
+    Mutant("attention-columns-of-one-consumer-in-f32", "index", _WIDE_HEADS,
+           "RowTile{tile.m0, first_column + consumer * WV}", "RowTile{tile.m0, first_column}", _WIDE_PARTIAL),
+    Mutant("attention-rows-of-one-consumer-in-f32", "index", "templates/attention_wgmma.cu.j2",
+           "Store{thread}(sums, finish, tile, consumer * 64);", "Store{thread}(sums, finish, tile, 0);", _PARTIAL),
     Mutant("attention-releases-of-one-block", "barrier", _WIDE_HEADS,
            "pipeline_v.init(1, CONSUMERS * Cluster::SIZE);", "pipeline_v.init(1, CONSUMERS);", _MULTICAST),
     Mutant("attention-rows-of-the-first-block", "index", _WIDE_HEADS, "  tile.m0 += Cluster::rank() * 64;\n", "", _MULTICAST),

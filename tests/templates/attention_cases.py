@@ -46,6 +46,7 @@ EXPRESSIONS = (
     "documents",
     "ranges",
     "fp8",
+    "partial",
     "negative scale",
     "factors",
     "sigmoid",
@@ -102,6 +103,8 @@ def operator(dtype: str, expression: str) -> Operator:
         return sigmoid_variant("causal")
     if expression == "fp8":
         return variant("causal", fp8=True, lse=True)
+    if expression == "partial":
+        return variant("causal", partial=True, lse=True)
     if expression == "dropout":
         return variant("causal", dropout=True, **of_sums)
 
@@ -244,7 +247,7 @@ def _make(
     depth, width = WIDTHS[schedule][traits["width"]]
     group = {"one": 1, "several": 1, "shared": 3}[traits["heads"]]
     whole = operator(dtype, traits["expression"])
-    graph = next(g for g in whole.graphs if g.outputs[0].dtype is DTYPES[dtype])
+    graph = next(g for g in whole.graphs if DTYPES[dtype] in (g.inputs[0].dtype, g.outputs[0].dtype))
     sizes = {"G": group, "M": max(1, m), "N": n, "D": depth, "E": width}
     leading = {"one": (1, 1), "several": (2, 2), "shared": (1, 2)}[traits["heads"]]
     if traits["expression"] == "pages":

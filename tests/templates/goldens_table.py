@@ -264,6 +264,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_wgmma_ranges": Golden(
         "attention_ranges_lse", bf16, {"...": (8,), "G": 4, "M": 8192, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 144, "order": "paired", "group": 1, "persistent": True}),
+    "attention_wgmma_partial": Golden(
+        "attention_full_partial_lse", bf16, {"...": (8,), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
+        {"BC": 128, "persistent": False, "pingpong": False}),
     "attention_wgmma_fp8": Golden(
         "attention_causal_fp8_lse", e4m3, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 128, "order": "longest_first", "group": 16, "persistent": False}),
@@ -276,6 +279,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_wide_latent": Golden(
         "attention_full", bf16, {"...": (1, 16), "G": 8, "M": 1000, "N": 4096, "D": 576, "E": 512}, (), "AttentionWide",
         {"BC": 64, "BK": 192, "stages": 2, "overlap": False}),
+    "attention_wide_partial": Golden(
+        "attention_full_partial_lse", bf16, {"...": (1,), "G": 128, "M": 64, "N": 4096, "D": 576, "E": 512}, (), "AttentionWide",
+        {"BC": 128, "BK": 64, "stages": 3, "cluster": 1}),
     "attention_wide_slices": Golden(
         "attention_window_softcap", f16, {"...": (1, 16), "G": 1, "M": 1000, "N": 777, "D": 1024, "E": 1024}, (), "AttentionWide",
         {"BC": 64, "BK": 64, "stages": 5, "slices": 2, "pdl": False}),

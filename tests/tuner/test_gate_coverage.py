@@ -100,9 +100,13 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "AttentionWgmma dropout": ("attention_causal_dropout", HEADS, [{"BC": 64}]),
     "AttentionWgmma sigmoid": ("sigmoid_attention_causal", HEADS, [{"BC": 64}]),
     "AttentionWgmma fp8": ("attention_causal_fp8_lse", {**HEADS, "E": 48}, [{"BC": 64}]),
+    "AttentionWgmma partial": ("attention_full_partial_lse", HEADS, [{"BC": 64}]),
     "AttentionWgmma ranges": ("attention_ranges_lse", {**HEADS, "...": (2,)}, [{"BC": 64}]),
     "AttentionWide": ("attention_causal_lse", {**HEADS, "...": (1, 1), "D": 16, "E": 384}, [
         {"BC": 16, "BK": 64, "stages": 2, "cluster": cluster, "overlap": cluster == 1} for cluster in (1, 2)
+    ]),
+    "AttentionWide partial": ("attention_full_partial_lse", {**HEADS, "...": (1, 1), "D": 16, "E": 328}, [
+        {"BC": 16, "BK": 64, "stages": 2, "cluster": 2}
     ]),
     "AttentionMma slices": ("attention_causal_lse", {**HEADS, "...": (1, 1), "G": 1, "D": 264, "E": 300}, [
         {"BR": 16, "BC": 16}, {"BR": 16, "BC": 16, "splits": 2}

@@ -22,6 +22,7 @@ from kgen.emulator import Options
 from kgen.numerics.dtypes import ulp
 from kgen.numerics.operands import make_operands
 from kgen.numerics.reference import evaluate
+from kgen.ops.attention.heads import variant
 from kgen.tuner.execute import Runner
 from kgen.tuner.verify import Gate, allowed_error, verify
 
@@ -236,6 +237,33 @@ def test_a_product_may_be_summed_in_the_order_of_its_terms(operator: Any, wrong:
     gate.cases = [case for case in gate.cases if not case.exact]
     assert gate.check(matmul("in f32"), repeats=1).ok
     assert gate.check(matmul(wrong), repeats=1).evidence["check"] == "tolerance"
+
+
+@pytest.mark.parametrize(("columns", "outputs"), [(1, "both"), (70, "both"), (70, "result"), (70, "lse")])
+def test_weights_of_attention_may_be_rounded_before_they_are_divided(columns: int, outputs: str) -> None:
+    """To 16 bits, under results of f32; to fewer digits they may not, nor may the logarithm be off by as much."""
+    graph = variant("full", partial=True, lse=True).graph({"q": f16})
+    problem = Problem.dense(graph, {"...": (2,), "G": 2, "M": 33, "N": columns, "D": 16, "E": 16})
+
+    def attention(dtype: torch.dtype, off: float) -> Scripted:
+        def work(run: int, tensors: dict[str, torch.Tensor]) -> None:
+            q, k, v = (tensors[name].float() for name in "qkv")
+            scores = scale * (q @ k.mT)
+            exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
+            tensors["out0"].copy_(exponentials.to(dtype).float() @ v / exponentials.sum(-1, keepdim=True))
+            tensors["out1"].copy_(scores.logsumexp(-1) * (1 + off))
+
+        return Scripted(work)
+
+    gate = Gate(problem, special=False, ends=False)
+    gate.cases = [case for case in gate.cases if case.kind == "normal"][:1]
+    scale = gate.cases[0].scalars["scale"]
+    if outputs == "both":
+        assert gate.check(attention(torch.float16, 0.0), repeats=1).ok
+        return
+    wrong = attention(torch.bfloat16, 0.0) if outputs == "result" else attention(torch.float16, 1e-4)
+    found = gate.check(wrong, repeats=1).evidence
+    assert (found["check"], found["output"]) == ("tolerance", {"result": "out0", "lse": "out1"}[outputs])
 
 
 def test_infinities_must_be_where_the_rounded_reference_has_them() -> None:

@@ -33,12 +33,6 @@ class TmaAttention(AttentionSchedule):
         h = describe(problem)
         return len(h.batch) <= 3 and all(map(by_tma, (h.q, h.k, h.v, h.output)))
 
-    @rule
-    def one_dtype(self, problem: Problem, target: Target) -> bool:
-        """results are stored in the dtype of queries, keys and values"""
-        h = describe(problem)
-        return h.output.operand.dtype == h.v.operand.dtype
-
     @pruning
     def overlapping_start(self, problem: Problem, target: Target) -> bool:
         """the launch overlaps the end of the one before"""

@@ -182,6 +182,7 @@ def variant(
     page: int = 0,
     fp8: bool = False,
     f16acc: bool = False,
+    partial: bool = False,
 ) -> Operator:
     """Attention with a mask; with a bias, of q's dtype or of f32, added to the scores, or one that is bool and leaves a row the
     columns where it is true; with scores bounded before as softcap * tanh(scores / softcap); with the logarithm of each row's
@@ -193,8 +194,9 @@ def variant(
     With a `page` of so many keys, q is [..., K, G, M, D], k [R, D] and v [R, E] have the rows of all heads and pages, and key
     j of head h is row pages[j // page] * page_rows + j % page * key_rows + h * head_rows, of `pages`, i32 [..., 1, 1, L]; 0
     where there is no such row. With `fp8` q, k and v are e4m3, v is [..., 1, E, N], and each has an f32 that it is a multiple of:
-    q_scale, [..., G, 1, 1], k_scale and v_scale, [..., 1, 1, 1]; there are no lengths, no pages and no dropout.
-    With `f16acc` both products are summed in f16, of operands of f16.
+    q_scale, [..., G, 1, 1], k_scale and v_scale, [..., 1, 1, 1]; there are no lengths, no pages and no dropout. With `f16acc`
+    both products are summed in f16, of operands of f16. With `partial` the result is f32: of a part of the keys, which
+    `merging` puts together with that of others.
     """
     t, accumulate = (f16, f16) if f16acc else (T, f32)
     parameters = parameters_of(mask, bias, softcap, sinks, dropout, lengths, page, fp8, t)
@@ -227,7 +229,7 @@ def variant(
     kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
              for n, (kind, default) in parameters.items()]  # fmt: skip
     own = (K,) if page else ()
-    result: Any = tensor(t, *own, G, M, E)
+    result: Any = tensor(f32 if partial else t, *own, G, M, E)
     if lse:
         result = types.GenericAlias(tuple, (result, tensor(f32, *own, G, M)))
     function.__signature__ = inspect.Signature(kinds, return_annotation=result)  # type: ignore[attr-defined]
@@ -235,6 +237,7 @@ def variant(
     scores = f"softcap * tanh({scores} / softcap)" if softcap else scores
     scores = f"where(bias, {scores}, -inf)" if bias == "bool" else f"{scores} + bias" if bias else scores
     more = " The second result is the logarithm of each row's sum of exponentials." if lse else ""
+    more = " The result is f32, of a part of the keys." + more if partial else more
     more = " q, k and v are multiples of their scales, v is [E, N]." + more if fp8 else more
     more = " Weights are dropped with probability dropout_p, by `seed`." + more if dropout else more
     more = " Of each row's exponentials, exp(sinks) is one without a value." + more if sinks else more
@@ -250,6 +253,7 @@ def variant(
         "fp8": fp8,
         "f16acc": f16acc,
         "lengths": lengths,
+        "partial": partial,
         "lse": lse,
     }
     words = ["attention", mask, *([f"pages_of_{page}"] if page else []), *(word for word, on in options.items() if on)]
@@ -272,7 +276,31 @@ def variant(
     return Operator(function, "_".join(words), {"default": [cache] if page else heads})
 
 
+@functools.cache
+def merging(dtype: DType) -> Operator:
+    """Attention to keys in two parts, in `dtype`, of the results of each, f32 [..., E], and the logarithms of their rows' sums of
+    exponentials: 0 and -infinity where a row has no key in a part.
+    """
+
+    def function(
+        a: Tensor[f32, ..., E], b: Tensor[f32, ..., E], a_lse: Tensor[f32, ..., 1], b_lse: Tensor[f32, ..., 1]
+    ) -> Any:
+        maximum = F.maximum(a_lse, b_lse)
+        origin = where(maximum == -math.inf, 0.0, maximum)
+        of_a, of_b = F.exp(a_lse - origin), F.exp(b_lse - origin)
+        total = of_a + of_b
+        return where(total == 0, 0.0, (a * of_a + b * of_b) / total)
+
+    function.__annotations__["return"] = Tensor(dtype, Shape((E,), leading=True))
+    function.__doc__ = (
+        f"(exp(a_lse) * a + exp(b_lse) * b) / (exp(a_lse) + exp(b_lse)) in {dtype}; 0 where both are -infinity."
+    )
+    rows: list[dict[str, int | tuple[int, ...]]] = [{"...": (64, 32), "E": 128}, {"...": (16, 8192), "E": 64}]
+    return Operator(function, f"merge_attention_{dtype}", {"default": rows})
+
+
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
              variant("causal", sinks=True, lse=True), variant("causal", dropout=True), variant("causal", lengths=True),
              variant("causal", lengths=True, page=16), variant("ranges", lse=True),
-             variant("causal", fp8=True, lse=True), variant("causal", f16acc=True))  # fmt: skip
+             variant("causal", fp8=True, lse=True), variant("causal", f16acc=True), variant("full", partial=True, lse=True),
+             merging(f16), merging(bf16))  # fmt: skip

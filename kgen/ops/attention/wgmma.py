@@ -85,6 +85,7 @@ class Context:
     registers: str
     launch: str
     stored: str
+    direct: bool
     store_policy: str
     store: str
     parts: str
@@ -145,15 +146,9 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
     def tensor_maps(self, problem: Problem, target: Target) -> bool:
         """matrices that TMA copies have contiguous rows that are multiples of 16 bytes, and at most three axes count heads"""
         h = describe(problem)
-        others = (*(() if self.pack_gqa else (h.q,)), *(() if self.direct else (h.output,)))
+        others = (*(() if self.pack_gqa else (h.q,)), *(() if self.direct(problem) else (h.output,)))
         values = by_tma(h.v, whole=not found(problem.graph).transposed)
         return len(h.batch) <= 3 and values and all(map(by_tma, (h.k, *others)))
-
-    @rule
-    def one_dtype(self, problem: Problem, target: Target) -> bool:
-        """results that TMA stores have 16 bits"""
-        h = describe(problem)
-        return self.direct or h.output.operand.dtype in (f16, bf16)
 
     @rule
     def widest_values(self, problem: Problem, target: Target) -> bool:
@@ -192,8 +187,8 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
 
     @rule
     def tile_of_a_block(self, problem: Problem, target: Target) -> bool:
-        """blocks that share a tile's columns, have rows of several heads or an SM with another one have a tile each"""
-        return not self.persistent or (self.splits == 1 and not self.pack_gqa and self.blocks_per_sm == 1)
+        """blocks whose threads store results, or that have an SM with another one, have a tile each"""
+        return not self.persistent or (not self.direct(problem) and self.blocks_per_sm == 1)
 
     @rule
     def two_blocks_of_an_sm(self, problem: Problem, target: Target) -> bool:
@@ -312,10 +307,9 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
             for kind in kinds
         ]
 
-    @property
-    def direct(self) -> bool:
-        """Whether threads store results: of rows of several heads, and of what several blocks have summed up."""
-        return bool(self.pack_gqa or self.splits > 1)
+    def direct(self, problem: Problem) -> bool:
+        """Whether threads store results: of rows of several heads, of what several blocks have summed up, and not of 16 bits."""
+        return bool(self.pack_gqa or self.splits > 1 or describe(problem).output.operand.dtype not in (f16, bf16))
 
     @property
     def scheduler(self) -> str:
@@ -351,14 +345,14 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         h, size = describe(problem), found(problem.graph).dtype.bytes
         depth, width = padded(h.D), padded(h.E)
         queries = self.BR * depth * size
-        results = 0 if self.direct else self.consumers * self.epilogue_stages(problem) * 64 * 64 * 2
+        results = 0 if self.direct(problem) else self.consumers * self.epilogue_stages(problem) * 64 * 64 * 2
         rows = queries + results if self.persistent else max(queries, results)
         return int(rows + self.stages * self.BC * (depth + width) * size + 16 + 2 * self.stages * 16 + 16)
 
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
         depth, width = padded(h.D), padded(h.E)
-        rows = self.rows(h)
+        rows, direct = self.rows(h), self.direct(problem)
         if self.splits > 1:  # warps share a row's columns
             rows = dataclasses.replace(rows, writer=f"{rows.writer} && first_column == 0")
         text = attention_text(problem, rows)
@@ -372,11 +366,11 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
             "v": tensor_map("v", h.v, lines, line, box, "in", atom_of_values),
             "o": tensor_map("o", h.output, Dim("M"), Dim("E"), 64, "out"),
         }
-        pointers = {**({"q": h.q} if self.pack_gqa else {}), **({"o": h.output} if self.direct else {})}
+        pointers = {**({"q": h.q} if self.pack_gqa else {}), **({"o": h.output} if direct else {})}
         params: list[Param] = [maps[n] for n in maps if n not in pointers]
         params += [Pointer(n, x.operand.dtype, x.operand.name, maps[n].access) for n, x in pointers.items()]
         params += parameters(problem)
-        params += [Integer(n, Dim(n)) for n in ("DE" if self.pack_gqa else "E" if self.direct else "")]
+        params += [Integer(n, Dim(n)) for n in ("DE" if self.pack_gqa else "E" if direct else "")]
         params += [p for n, x in pointers.items() for p in strides(n, x)]
         params += [] if self.cluster else self.workspace(h, width)
         stages, axes = self.epilogue_stages(problem), "".join(f", {d}" for d in head_axes(h.output))
@@ -405,7 +399,8 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
                 registers=f"SharedRegisters<{shares[0]}, {shares[1]}>" if shares else "EvenRegisters",
                 launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
                 stored=stored,
-                store_policy="DirectStore<float, WgmmaRows>" if self.direct else tma_store,
+                direct=direct,
+                store_policy="DirectStore<float, WgmmaRows>" if direct else tma_store,
                 store=store("o", h.output, "E", rows),
                 parts="PartsInCluster" if self.cluster else "PartsInMemory",
                 parts_at="shared + TileQ::BYTES" if self.cluster else "partials, counters, shared",

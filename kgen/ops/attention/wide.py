@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kgen.codegen.render import render
-from kgen.codegen.source import Launch, Limit, Source
+from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import Target, sm
+from kgen.dsl.types import bf16, f16
 from kgen.dsl.vector import Vector, ceil_div, maximum, rounded, where
 from kgen.ops.attention.by_tma import TmaAttention
+from kgen.ops.attention.pointers import offset, store, strides
 from kgen.ops.attention.problem import NARROW, describe, found
 from kgen.ops.attention.rows import PLAIN
 from kgen.ops.attention.tensor_maps import head_axes, head_coordinates, padded, tensor_map
@@ -62,8 +64,11 @@ class Context:
     pipeline: str
     pipeline_blocks: str
     launch: str
-    epilogue_stages: int
-    output_axes: str
+    stored: str
+    direct: bool
+    store_policy: str
+    store: str
+    offsets: str
     load_keys: str
     load_values: str
     load_rank: str
@@ -73,6 +78,11 @@ class Context:
     instruction: int
     wgmma_scores: str
     wgmma_values: str
+
+
+def direct(problem: Problem) -> bool:
+    """Whether threads store results: TMA stores those of 16 bits."""
+    return describe(problem).output.operand.dtype not in (f16, bf16)
 
 
 class AttentionWide(TmaAttention):
@@ -176,7 +186,7 @@ class AttentionWide(TmaAttention):
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block: queries, whose place results take, keys, values, weights, barriers."""
         depth = padded(describe(problem).D)
-        results = _CONSUMERS * self.epilogue_stages(problem) * 64 * 64 * 2
+        results = 0 if direct(problem) else _CONSUMERS * self.epilogue_stages(problem) * 64 * 64 * 2
         keys = self.stages * (self.BC * self.BK * 2 + 16)
         values = self.value_stages(problem) * (self.rows_of_values(problem) * self.width(problem) * 2 + 16)
         weights = 2 * (64 * padded(self.BC) * 2 + 64 * 4 + 16)
@@ -190,17 +200,24 @@ class AttentionWide(TmaAttention):
         depth, width, rows = padded(h.D), self.width(problem), self.rows_of_values(problem)
         share, clustered = width // _CONSUMERS, self.cluster > 1
         instruction = _INSTRUCTION if share > _WIDEST_INSTRUCTION else share
-        maps = (
+        params: list[Param] = [
             tensor_map("q", h.q, Dim("M"), Dim("D"), 64, "in"),
             tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC // self.cluster, "in"),
             tensor_map("v", h.v, Dim("N"), Dim("E"), rows, "in"),
-            tensor_map("o", h.output, Dim("M"), Dim("E"), 64, "out"),
-        )
+        ]
+        o, stored = h.output, h.output.operand.dtype
+        if direct(problem):
+            params += [Pointer("o", stored, o.operand.name, "out"), Integer("E", Dim("E")), *strides("o", o)]
+            store_policy = "DirectStore<float, WgmmaRows>"
+        else:
+            params.append(tensor_map("o", o, Dim("M"), Dim("E"), 64, "out"))
+            shape = f"{stored.ctype}, WV, 64, {self.epilogue_stages(problem)}, RowMajorStage, CONSUMERS, WgmmaRows"
+            store_policy = f"TmaStore<{shape}{''.join(f', {d}' for d in head_axes(o))}>"
         return render(
             self,
             problem,
             entry=problem.graph.name,
-            params=(*maps, *parameters(problem)),
+            params=(*params, *parameters(problem)),
             launch=Launch(
                 (self.blocks(h) * self.cluster, self.slices, 1),
                 ((2 + _CONSUMERS) * 128, 1, 1),
@@ -221,8 +238,11 @@ class AttentionWide(TmaAttention):
                 pipeline="MulticastPipeline" if clustered else "TmaPipeline",
                 pipeline_blocks=", Cluster::SIZE" if clustered else "",
                 launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
-                epilogue_stages=self.epilogue_stages(problem),
-                output_axes="".join(f", {d}" for d in head_axes(h.output)),
+                stored=stored.ctype,
+                direct=direct(problem),
+                store_policy=store_policy,
+                store=store("o", o, "E"),
+                offsets=offset("o", o),
                 load_keys="load_operand_share<TileK, Cluster::SIZE>" if clustered else "load_operand<TileK>",
                 load_values="load_operand_atoms<TileV, Cluster::SIZE>" if clustered else "load_operand<TileV>",
                 load_rank=", Cluster::rank()" if clustered else "",

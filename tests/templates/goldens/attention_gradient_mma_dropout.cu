@@ -536,7 +536,7 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float dropout_p, floa
                                             float& result3, float& result4) {
 #line 157 "kgen/ops/attention_gradient/weights.py"
   const float v0 = ptx::reciprocal_approximate(sum_at0);
-#line 219 "kgen/ops/attention/heads.py"
+#line 221 "kgen/ops/attention/heads.py"
   const bool v1 = dropout_p == 1.0f;
   const float v2 = 1.0f - dropout_p;
   const float v3 = 1.0f / v2;
@@ -579,7 +579,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
   const int v0 = i2 + shift;
 #line 161 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 219 "kgen/ops/attention/heads.py"
+#line 221 "kgen/ops/attention/heads.py"
   const bool v2 = !is_dropped;
 #line 69 "kgen/ops/attention/heads.py"
   const bool v3 = number0 == 0.0f;
@@ -594,7 +594,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
   const float v9 = v8 + number2;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v10 = scale * product1;
-#line 218 "kgen/ops/attention/heads.py"
+#line 220 "kgen/ops/attention/heads.py"
   const float v11 = v1 ? v10 : -__int_as_float(0x7f800000);
 #line 180 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v11 * 1.4426950408889634f;
@@ -603,11 +603,11 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
   const float v14 = ptx::exp2_approximate(v13);
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v15 = v9 * v14;
-#line 208 "kgen/ops/attention/heads.py"
+#line 210 "kgen/ops/attention/heads.py"
   const float v16 = v1 ? v15 : 0.0f;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v17 = number4 * v14;
-#line 219 "kgen/ops/attention/heads.py"
+#line 221 "kgen/ops/attention/heads.py"
   const float v18 = is_dropped ? 0.0f : v17;
   result0 = v16;
   result1 = v18;
@@ -616,7 +616,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
 __device__ __forceinline__ void unmasked_weights(float scale, bool is_dropped, float number0, float number1,
                                                  float product0, float number2, float product1, float number3,
                                                  float number4, float& result0, float& result1) {
-#line 219 "kgen/ops/attention/heads.py"
+#line 221 "kgen/ops/attention/heads.py"
   const bool v0 = !is_dropped;
 #line 69 "kgen/ops/attention/heads.py"
   const bool v1 = number0 == 0.0f;
@@ -638,7 +638,7 @@ __device__ __forceinline__ void unmasked_weights(float scale, bool is_dropped, f
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v7 * v11;
   const float v13 = number4 * v11;
-#line 219 "kgen/ops/attention/heads.py"
+#line 221 "kgen/ops/attention/heads.py"
   const float v14 = is_dropped ? 0.0f : v13;
   result0 = v12;
   result1 = v14;

@@ -737,7 +737,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
   const float v4 = v3 + number1;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v5 = scale * product1;
-#line 218 "kgen/ops/attention/heads.py"
+#line 220 "kgen/ops/attention/heads.py"
   const float v6 = v1 ? v5 : -__int_as_float(0x7f800000);
 #line 180 "kgen/ops/attention_gradient/weights.py"
   const float v7 = v6 * 1.4426950408889634f;
@@ -746,7 +746,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
   const float v9 = ptx::exp2_approximate(v8);
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v10 = v4 * v9;
-#line 208 "kgen/ops/attention/heads.py"
+#line 210 "kgen/ops/attention/heads.py"
   const float v11 = v1 ? v10 : 0.0f;
   result0 = v11;
 }

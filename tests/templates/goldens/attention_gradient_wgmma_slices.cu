@@ -725,11 +725,11 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
   const float v11 = v10 > -3.4028234663852886e+38f || v10 != v10 ? v10 : -3.4028234663852886e+38f;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v11 * product1;
-#line 211 "kgen/ops/attention/heads.py"
+#line 213 "kgen/ops/attention/heads.py"
   const float v13 = tanh_short(v12);
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v14 = softcap * v13;
-#line 218 "kgen/ops/attention/heads.py"
+#line 220 "kgen/ops/attention/heads.py"
   const float v15 = v5 ? v14 : -__int_as_float(0x7f800000);
 #line 180 "kgen/ops/attention_gradient/weights.py"
   const float v16 = v15 * 1.4426950408889634f;
@@ -740,11 +740,11 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
   const float v19 = v7 * v18;
 #line 130 "kgen/ops/attention_gradient/weights.py"
   const float v20 = v13 * v13;
-#line 211 "kgen/ops/attention/heads.py"
+#line 213 "kgen/ops/attention/heads.py"
   const float v21 = 1.0f - v20;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v22 = v19 * v21;
-#line 208 "kgen/ops/attention/heads.py"
+#line 210 "kgen/ops/attention/heads.py"
   const float v23 = v5 ? v22 : 0.0f;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v24 = number3 * v18;
@@ -767,7 +767,7 @@ __device__ __forceinline__ void unmasked_weights(float number0, float product0, 
   const float v5 = v4 > -3.4028234663852886e+38f || v4 != v4 ? v4 : -3.4028234663852886e+38f;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v6 = v5 * product1;
-#line 211 "kgen/ops/attention/heads.py"
+#line 213 "kgen/ops/attention/heads.py"
   const float v7 = tanh_short(v6);
 #line 176 "kgen/ops/attention_gradient/weights.py"
   const float v8 = softcap * 1.4426950408889634f;
@@ -779,7 +779,7 @@ __device__ __forceinline__ void unmasked_weights(float number0, float product0, 
   const float v12 = v1 * v11;
 #line 130 "kgen/ops/attention_gradient/weights.py"
   const float v13 = v7 * v7;
-#line 211 "kgen/ops/attention/heads.py"
+#line 213 "kgen/ops/attention/heads.py"
   const float v14 = 1.0f - v13;
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v15 = v12 * v14;

@@ -601,9 +601,9 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(float scale, float product, __nv_bfloat16 bias_at0, float& result0) {
-#line 209 "kgen/ops/attention/heads.py"
+#line 211 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 213 "kgen/ops/attention/heads.py"
+#line 215 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }

@@ -648,7 +648,7 @@ __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift
   const int v1 = i4 - v0;
 #line 160 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 215 "kgen/ops/attention/heads.py"
+#line 217 "kgen/ops/attention/heads.py"
   const bool v3 = i4 < lengths_at0;
 #line 389 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);

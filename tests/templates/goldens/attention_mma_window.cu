@@ -641,9 +641,9 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 209 "kgen/ops/attention/heads.py"
-  const float v6 = scale * product;
 #line 211 "kgen/ops/attention/heads.py"
+  const float v6 = scale * product;
+#line 213 "kgen/ops/attention/heads.py"
   const float v7 = v6 * (1.0f / softcap);
   const float v8 = tanh_short(v7);
 #line 389 "kgen/ops/attention/algebra.py"
@@ -652,9 +652,9 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
 }
 
 __device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
-#line 209 "kgen/ops/attention/heads.py"
-  const float v0 = scale * product;
 #line 211 "kgen/ops/attention/heads.py"
+  const float v0 = scale * product;
+#line 213 "kgen/ops/attention/heads.py"
   const float v1 = v0 * (1.0f / softcap);
   const float v2 = tanh_short(v1);
   result0 = v2;

@@ -879,9 +879,9 @@ using RowTiles = PersistentTiles;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
-#line 209 "kgen/ops/attention/heads.py"
+#line 211 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 213 "kgen/ops/attention/heads.py"
+#line 215 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }

@@ -1036,7 +1036,7 @@ __device__ __forceinline__ void finish_row(float total, float dropout_p, float& 
   const float v1 = 1.0f / total;
 #line 323 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 219 "kgen/ops/attention/heads.py"
+#line 221 "kgen/ops/attention/heads.py"
   const bool v3 = dropout_p == 1.0f;
   const float v4 = 1.0f - dropout_p;
   const float v5 = 1.0f / v4;

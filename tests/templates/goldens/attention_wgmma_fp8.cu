@@ -944,7 +944,7 @@ __device__ __forceinline__ void score(int i2, int shift, int i3, float product, 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void factor_of_head(float q_scale_at0, float k_scale_at0, float& result0) {
-#line 209 "kgen/ops/attention/heads.py"
+#line 211 "kgen/ops/attention/heads.py"
   const float v0 = q_scale_at0 * k_scale_at0;
   result0 = v0;
 }
