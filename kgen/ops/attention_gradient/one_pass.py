@@ -45,6 +45,9 @@ class OnePassConstants(Constants, model="attention_gradient_one_pass"):
     pingpong_shown: float  # of the shorter of products and weights, the part that the longer does not hide
     cooperative_shown: float
     step: float
+    shared: (
+        float  # what a step takes longer where warpgroups share rows: as many sums go to memory for half of the rows
+    )
     tile: float  # of rows
     bounded: float  # steps that a mask which bounds a side adds to half of the columns'
 
@@ -304,5 +307,6 @@ class AttentionGradientOnePass(GradientSchedule):
         weights = self.BR * self.BC * k.element / (128 * target.clock_hz)
         shown = where(self.pingpong, k.pingpong_shown, k.cooperative_shown)
         step = maximum(products, weights) + shown * minimum(products, weights) + k.step
+        step = step * where(self.BR == 64, k.shared, 1.0)
         tile = self.steps(problem, k.bounded) * step + k.tile
         return k.start + self.rounds(problem, target.sm_count) * tile
