@@ -65,6 +65,7 @@ PARTS = {
         "kgen.ops.rowwise.kernel",
         "kgen.ops.rowwise.model",
     ],
+    "kgen.ops.rowwise.span": ["kgen.ops.rowwise.access", "kgen.ops.rowwise.kernel", "kgen.ops.rowwise.model"],
 }
 
 

@@ -158,8 +158,8 @@ MUTANTS = [
            "return state.advance(scheduler.grid.k_tiles);", _GROUPS_BY_TURNS),
     Mutant("attention-queries-of-the-tile-before", "phase", _ATTENTION,
            "        state_q.advance();\n      }\n      softmax.finish();", "      }\n      softmax.finish();", _PAIRS),
-    Mutant("one-pass-given-back-is-the-other", "phase", _ONE_PASS, "pipeline_given.release((step + 1) % 2, lane);",
-           "pipeline_given.release(step % 2, lane);", _WIDE),
+    Mutant("one-pass-given-back-is-the-other", "phase", _ONE_PASS, '{{ "step % 2" if shared else "(step + 1) % 2" }}',
+           "step % 2", _WIDE),
     # Workspaces.
     Mutant("workers-second-counter-stays", "workspace", _SPLIT_K, "      arrived[1] = 0;\n", "", _SPLIT),
     Mutant("packed-second-counter-stays", "workspace", _TILE, "      counters[1] = 0;\n", "", _COPIED),

@@ -36,6 +36,9 @@ _SHARED = on(
     "attention_full_train_grad_unordered_2", "...=1x2,G=2,M=150,N=140,D=128,E=128", "AttentionGradientOnePass",
     BR=128, BC=64, stages=2, pingpong=False,
 )  # fmt: skip
+_OF_256 = on(
+    "attention_full_train_grad_unordered_2", "...=1x1,G=1,M=300,N=150,D=256,E=256", "AttentionGradientOnePass", BR=64
+)
 _WIDE = on(
     "attention_full_train_grad_unordered_2", "...=1x1,G=1,M=400,N=300,D=128,E=128", "AttentionGradientOnePass",
     BR=128, BC=64, stages=2, pingpong=True,
@@ -85,10 +88,11 @@ MUTANTS = [
     Mutant("one-pass-weights-without-proxy-fence", "fence", _ONE_PASS,
            "      ptx::fence_proxy_async();\n      stage_written(pipeline_given, giving, lane);\n",
            "      stage_written(pipeline_given, giving, lane);\n", _WIDE),
-    Mutant("one-pass-weights-unwaited", "race", _ONE_PASS, "      pipeline_given.wait(taking);\n", "", _WIDE),
+    Mutant("one-pass-weights-unwaited", "race", _ONE_PASS,
+           "      pipeline_given.wait(taking);\n      multiply_stage<Across>", "      multiply_stage<Across>", _WIDE),
     Mutant("one-pass-weights-overwritten", "race", _ONE_PASS, "      pipeline_given.acquire(giving);\n", "", _WIDE),
     Mutant("one-pass-weights-of-the-next-block", "index", _ONE_PASS,
-           "taking = after_steps<2>(step + 1)", "taking = after_steps<2>(step + 2)", _WIDE),
+           "taking = after_steps<2>({{ given_step }})", "taking = after_steps<2>(step + 2)", _WIDE),
     Mutant("one-pass-numbers-unwaited", "race", _ONE_PASS,
            "      pipeline_numbers.wait(after_steps<STAGES>(step));\n", "", _WIDE),
     Mutant("one-pass-numbers-overwritten", "race", _ONE_PASS, "        pipeline_numbers.acquire(state);\n", "", _WIDE),
@@ -115,5 +119,10 @@ MUTANTS = [
     Mutant("gradient-ranges-without-the-last", "tail", _STEPS, "      last = c + 1;\n", "      last = c;\n", _RANGES),
     Mutant("one-pass-zeros-of-one-half", "initial", _ONE_PASS, "i < BC / 16; ++i) to[i * 128 + thread]",
            "i < BC / 32; ++i) to[i * 128 + thread]", _WIDE),
-    Mutant("one-pass-keys-beyond-the-end", "tail", _ONE_PASS, 'masked="tile.m0 + BR > M")', 'masked="")', _SHARED),
+    Mutant("one-pass-keys-beyond-the-end", "tail", _ONE_PASS, 'masked="tile.m0 + BR > M",', 'masked="",', _SHARED),
+    Mutant("shared-rows-weights-of-one-warpgroup", "index", _ONE_PASS, "consumer * (PART / 16) + i, warp", "i, warp", _OF_256),
+    Mutant("shared-rows-columns-of-one-warpgroup", "index", _ONE_PASS, 'consumer * Slice%d::BYTES" % loop.index0',
+           '0 * Slice%d::BYTES" % loop.index0', _OF_256),
+    Mutant("shared-rows-given-back-early", "race", "templates/common/attention_gradient.cuh",
+           "      ptx::wgmma_wait<Outers>();\n      take_back", "      take_back", _OF_256),
 ]  # fmt: skip

@@ -180,7 +180,7 @@ def test_one_pass_spills_nothing(width: int, expression: str) -> None:
     assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
 
 
-@pytest.mark.parametrize("wide", [192, 256])
+@pytest.mark.parametrize("wide", [192, 320])
 def test_one_pass_leaves_wide_heads_and_masks_of_data_to_three_launches(wide: int) -> None:
     for expression, width in (("full", wide), ("ranges", 64)):
         made = backward(training(variant(expression).graphs[0]), (0,), (0, 1, 2)).graph  # type: ignore[arg-type]

@@ -448,7 +448,7 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         together = minimum(self.blocks_per_sm, maximum(1.0, rounds))
         # What other tiles have read is in L2.
         copied, tiles = self.BC * (h.D + h.E) * dtype.bytes, maximum(1, self.tiles(h))
-        fresh = minimum(1.0, problem.bytes / (tiles * vector.ceil_div(h.N, self.BC) * copied))
+        fresh = minimum(1.0, problem.bytes / (tiles * vector.ceil_div(max(1, h.N), self.BC) * copied))
         readers = maximum(minimum(target.sm_count, tiles * self.splits / rounds), k.busy * target.sm_count)
         reading = fresh * copied * readers / (k.memory * target.bandwidth)
         waiting = fresh * k.latency / ((self.stages - 0.5) * together)
