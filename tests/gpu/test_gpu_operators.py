@@ -14,6 +14,7 @@ from kgen import ops
 from kgen.codegen.source import Source
 from kgen.dsl.expr import walk
 from kgen.dsl.family import family_of, normalised
+from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem
 from kgen.dsl.program import program_of
 from kgen.dsl.schedule import Schedule
@@ -93,6 +94,11 @@ def candidate(problem: Problem, target: Target) -> tuple[Schedule, Source]:
     """The config that runs where nothing is tuned."""
     config = dispatch.choose(problem, target, None).config
     return config, config.source(problem)
+
+
+def sums_within(graph: Graph) -> bool:
+    """Whether f16 sums of a product are not the result alone."""
+    return any(n.op == "matmul" and n.attr is f16 and all(n is not r for r in graph.results) for n in graph.nodes)
 
 
 def special_values(problem: Problem, runner: ProgramRunner, device: str) -> Iterator[str]:
