@@ -91,7 +91,6 @@ class AttentionGradientOnePass(GradientSchedule):
         "128 queries a step": {"BC": 128},
         "three stages": {"stages": 3},
         "ping-pong warpgroups": {"pingpong": True},
-        "warpgroups that share rows": {"BR": 64},
     }
 
     BR = choice(

@@ -36,9 +36,9 @@ class RowwiseSpan(Schedule):
 
     template = "rowwise_span.cu.j2"
     techniques = {
-        "a thread a row": {"row_threads": 1},
-        "some lanes a row": {"row_threads": (2, 4, 8, 16)},
         "a warp a row": {"row_threads": 32},
+        "a block's rows at once": {"turns": 1},
+        "rows one after another": {"turns": (2, 4, 8, 16)},
     }
     target = sm(80)
     by_size = ("load",)
