@@ -271,7 +271,7 @@ def forget() -> None:
 
 
 def _suggest(problem: Problem, target: Target, choice: Choice, restriction: Restriction) -> None:
-    shipped = None if restriction else ops.operators().get(problem.graph.name)
+    shipped = None if restriction else ops.shipped(problem.graph.name)
     if problem.graph.digest in COMMANDS:
         command = COMMANDS[problem.graph.digest]
     elif shipped and any(graph.digest == problem.graph.digest for graph in shipped.graphs):
