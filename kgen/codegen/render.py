@@ -222,7 +222,7 @@ def command_arguments(problem: Problem) -> str:
 
 def tidy(text: str) -> str:
     """At most one blank line in a row, none after an opening brace, no blanks at line ends."""
-    text = re.sub(r"[ \t]+\n", "\n", text)
+    text = "\n".join(line.rstrip(" \t") for line in text.split("\n"))
     text = re.sub(r"\n{3,}", "\n\n", text)
     text = re.sub(r"\{\n\n", "{\n", text)
     return re.sub(r"\n\n(\s*\})", r"\n\1", text).lstrip("\n")
