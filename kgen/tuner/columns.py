@@ -57,7 +57,7 @@ class Labels:
         return ~(self == other)
 
     def __getitem__(self, rows: Any) -> Labels:
-        return Labels(self.values, self.codes[rows])
+        return Labels(self.values, self.codes.take(rows))
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -92,7 +92,8 @@ class Table(dict[str, Any]):
     ) -> None:
         super().__init__({**fixed, **own})
         self.schedule, self.fixed, self.own, self.count, self.bases = schedule, fixed, own, count, bases
-        self._found: dict[Hashable, Any] = {}
+        #: What was found `once`, by its function.
+        self.found: dict[Hashable, Any] = {}
 
     def __missing__(self, name: str) -> Any:
         for base, places in self.bases[:1]:
@@ -117,13 +118,13 @@ class Table(dict[str, Any]):
         """What a function gives for all rows of the base of a level, at these; where there is none yet, for these."""
         if not self.bases:
             return function(self.schedule.partial(self), *rest)
-        if function not in self._found:
+        if function not in self.found:
             base, places = self.bases[level] if level < len(self.bases) else (self, None)
             if base is self:
-                self._found[function] = function(self.schedule.partial(self), *rest)
+                self.found[function] = function(self.schedule.partial(self), *rest)
             else:
-                self._found[function] = _taken(base.once(function, rest, level), places)
-        return self._found[function]
+                self.found[function] = _taken(base.once(function, rest, level), places)
+        return self.found[function]
 
     def rows(self, rows: np.ndarray) -> Table:
         """Some rows, by their numbers or by a mask."""
@@ -151,7 +152,7 @@ class Table(dict[str, Any]):
         if count == 1:
             alike = {name: values[0]} if isinstance(values[0], (int, str)) else {}
             table = Table(self.schedule, {**self.fixed, **alike}, dict(self.own), self.count, self.bases)
-            table._found.update(self._found)
+            table.found.update(self.found)
             if alike:
                 return table
             column = np.broadcast_to(values[0], (self.count,))
@@ -201,7 +202,9 @@ def _taken(value: Any, places: np.ndarray | None) -> Any:
         return value
     if isinstance(value, tuple):
         return tuple(_taken(one, places) for one in value)
-    return value[places] if isinstance(value, (np.ndarray, Labels)) else value
+    if isinstance(value, np.ndarray):
+        return value.take(places)
+    return value[places] if isinstance(value, Labels) else value
 
 
 def _decoded(schedule: type[Schedule], name: str, codes: np.ndarray) -> Any:
