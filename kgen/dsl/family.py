@@ -77,7 +77,8 @@ def _registered() -> list[Family]:
 
 def _serving(graph: Graph, in_one_launch: bool = False) -> list[Family]:
     """The families that serve the graph, of the highest priority that such a family has."""
-    for priority in sorted({f.priority for f in (*_FAMILIES.values(), *_ANNOUNCED)}, reverse=True):
+    priorities = {f.priority for f in _FAMILIES.values()} | {f.priority for f in _ANNOUNCED}
+    for priority in sorted(priorities, reverse=True):
         for announced in _ANNOUNCED:
             if announced.priority == priority and announced.might_serve(graph):
                 announced.load()
