@@ -11,12 +11,13 @@ import functools
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
+from kgen.codegen.kept import kept
 from kgen.dsl.errors import DatabaseError
 from kgen.tuning_db.records import (
     MEASURED,
@@ -128,29 +129,47 @@ def shipped_buckets(gpu: GpuFacts) -> tuple[BucketRecord, ...]:
 
 
 class _Shipped:
-    """The packs of a card, whose entries become records when their graph is asked for: a first call waits for them."""
+    """The packs of a card, whose entries become records when their graph is asked for: a first call waits for them.
+
+    What it asks for is kept on disk by itself: it is a hundredth of what is shipped.
+    """
 
     def __init__(self, gpu: GpuFacts) -> None:
-        self._packs = [pack for path in sorted(SHIPPED.glob("*.json")) for pack in _of_card(path, gpu)]
-        self.buckets = tuple(record for pack in self._packs for record in _pack({**pack, "entries": []}).buckets)
+        self._gpu = gpu
         self._bests: dict[str, tuple[BestRecord, ...]] = {}
 
+    @functools.cached_property
+    def _packs(self) -> list[dict[str, Any]]:
+        packs = [json.loads(path.read_bytes()) for path in _shipped_files()]
+        return [pack for pack in packs if GpuFacts(**pack["gpu"]).same_card(self._gpu)]
+
+    @functools.cached_property
+    def buckets(self) -> tuple[BucketRecord, ...]:
+        packs = self._kept("buckets", lambda: [{**pack, "entries": []} for pack in self._packs])
+        return tuple(record for pack in packs for record in _pack(pack).buckets)
+
     def bests(self, digest: str) -> tuple[BestRecord, ...]:
+        def mine() -> list[dict[str, Any]]:
+            entries = [[e for e in pack["entries"] if e["problem"]["digest"] == digest] for pack in self._packs]
+            return [{**pack, "entries": e, "buckets": []} for pack, e in zip(self._packs, entries)]
+
         if digest not in self._bests:
-            mine = (
-                {**p, "entries": [e for e in p["entries"] if e["problem"]["digest"] == digest]} for p in self._packs
-            )
-            self._bests[digest] = tuple(record for pack in mine for record in _pack({**pack, "buckets": []}).bests)
+            self._bests[digest] = tuple(record for pack in self._kept(digest, mine) for record in _pack(pack).bests)
         return self._bests[digest]
+
+    def _kept(self, of: str, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        files = [(os.fspath(path), path.stat().st_size, path.stat().st_mtime_ns) for path in _shipped_files()]
+        found: list[dict[str, Any]] = json.loads(
+            kept("shipped", (repr(files), repr(self._gpu), of), lambda: json.dumps(make()).encode())
+        )
+        return found
 
 
 _shipped = functools.cache(_Shipped)
 
 
-def _of_card(path: Path, gpu: GpuFacts) -> list[dict[str, Any]]:
-    """The pack in a file that comes with kgen, if it is for this card."""
-    pack = json.loads(path.read_bytes())
-    return [pack] if GpuFacts(**pack["gpu"]).same_card(gpu) else []
+def _shipped_files() -> list[Path]:
+    return sorted(SHIPPED.glob("*.json"))
 
 
 def _pack(pack: object) -> Pack:

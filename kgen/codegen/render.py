@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import jinja2
-
+from kgen.codegen.kept import kept
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.names import kernel_name, plain, settled
-from kgen.codegen.parsed import ParsedTemplates
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import DefinitionError, told_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Arch
+
+if TYPE_CHECKING:
+    import jinja2
 
 # Patterns that begin with a letter, not with \b, are found many times as fast: rendering is mostly such searches.
 _INCLUDES = {
@@ -49,6 +51,10 @@ def file_text(name: str) -> str:
 @functools.lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
     """The one environment; see DESIGN: control lines look like C++ comments and vanish whole."""
+    import jinja2  # here: what was rendered before is read (`_made`)
+
+    from kgen.codegen.parsed import ParsedTemplates
+
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(file_text),
         undefined=jinja2.StrictUndefined,
@@ -120,7 +126,21 @@ class _Made:
 
 @functools.lru_cache(maxsize=256)
 def _made(made: _Made) -> Source:
-    """The Source, but for its header. A problem of a new size, and a tuner that takes a config's several, find it here."""
+    """The Source, but for its header. A problem of a new size, and a tuner that takes a config's several, find it here.
+
+    What kgen's own schedules make is kept on disk, so that the next process that wants it imports no jinja2.
+    """
+    if type(made.schedule).__module__.startswith("kgen."):
+        text = json.loads(kept("rendered", (repr(made),), lambda: json.dumps(_rendered(made)).encode()))
+    else:
+        text = _rendered(made)
+    params = tuple(_named(p, text["names"]) for p in made.params)
+    parts = (tuple(text["includes"]), text["ptx"], text["body"], text["entry"])
+    return Source(_HEADER, *parts, params, made.launch, made.arch, made.limits)
+
+
+def _rendered(made: _Made) -> dict[str, Any]:
+    """The text of a Source: headers, PTX layer, body and the kernel's name; and the names that operands got."""
     schedule, params, context = made.schedule, made.params, made.context
     template = environment().get_template(schedule.template)
     fields = {f.name: getattr(context, f.name) for f in dataclasses.fields(context)}
@@ -130,10 +150,8 @@ def _made(made: _Made) -> Source:
     maps = frozenset(("load" if p.access == "in" else "store", len(p.box)) for p in params if isinstance(p, TensorMap))
     includes, ptx, body, names = _finished(body, maps)
     entry = kernel_name(made.entry, body)
-    body = body.replace(_ENTRY, entry)
-    params = tuple(_named(p, names) for p in params)
-    source = Source(_HEADER, includes, ptx, body, entry, params, made.launch, made.arch, made.limits)
-    return dataclasses.replace(source, body=restore_lines(source))
+    source = Source(_HEADER, includes, ptx, body.replace(_ENTRY, entry), entry, params, made.launch, made.arch)
+    return {"includes": includes, "ptx": ptx, "body": restore_lines(source), "entry": entry, "names": names}
 
 
 def _check_kinds(**given: tuple[object, Any]) -> None:
@@ -222,7 +240,7 @@ def command_arguments(problem: Problem) -> str:
 
 def tidy(text: str) -> str:
     """At most one blank line in a row, none after an opening brace, no blanks at line ends."""
-    text = re.sub(r"[ \t]+\n", "\n", text)
+    text = "\n".join(line.rstrip(" \t") for line in text.split("\n"))
     text = re.sub(r"\n{3,}", "\n\n", text)
     text = re.sub(r"\{\n\n", "{\n", text)
     return re.sub(r"\n\n(\s*\})", r"\n\1", text).lstrip("\n")

@@ -1,4 +1,7 @@
-"""Family: the operators one set of templates serves, and the registry that finds the family of a graph."""
+"""Family: the operators one set of templates serves, and the registry that finds the family of a graph.
+
+A process needs few of the families that come with kgen: each is imported when a graph comes that it might serve (`announce`).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,17 @@ class Family:
     priority: int = 0
 
 
+@dataclass(frozen=True)
+class Announced:
+    """A family that registers itself when it is loaded: its priority, and whether it might serve a graph, by the ops there."""
+
+    priority: int
+    might_serve: Callable[[Graph], bool]
+    load: Callable[[], object]
+
+
 _FAMILIES: dict[str, Family] = {}
+_ANNOUNCED: list[Announced] = []
 
 
 #: Families that operators brought with them, by the operator's name: for its graphs alone, before all others.
@@ -49,9 +62,36 @@ def register_family(family: Family) -> Family:
     return family
 
 
+def announce(*families: Announced) -> None:
+    """Has families loaded before a graph is looked up that they might serve."""
+    _ANNOUNCED.extend(families)
+    _forget()
+
+
+def _registered() -> list[Family]:
+    """All families, the announced ones loaded."""
+    for family in _ANNOUNCED:
+        family.load()
+    return [*_FAMILIES.values()]
+
+
+def _serving(graph: Graph, in_one_launch: bool = False) -> list[Family]:
+    """The families that serve the graph, of the highest priority that such a family has."""
+    priorities = {f.priority for f in _FAMILIES.values()} | {f.priority for f in _ANNOUNCED}
+    for priority in sorted(priorities, reverse=True):
+        for announced in _ANNOUNCED:
+            if announced.priority == priority and announced.might_serve(graph):
+                announced.load()
+        families = [f for f in _FAMILIES.values() if f.priority == priority and (f.schedules or not in_one_launch)]
+        found = [f for f in families if f.matches(graph)]
+        if found:
+            return found
+    return []
+
+
 def of_a_family(schedule: type[Schedule]) -> bool:
     """Whether a schedule is a registered family's, or a subclass of one."""
-    return any(issubclass(schedule, family.schedules) for family in _FAMILIES.values() if family.schedules)
+    return any(issubclass(schedule, family.schedules) for family in _registered() if family.schedules)
 
 
 def adopt(operator: Operator, schedules: Sequence[type[Schedule]]) -> None:
@@ -77,12 +117,7 @@ def family_of(graph: Graph) -> Family:
     own = _OWN.get(graph.name)
     if own is not None and own.matches(graph):
         return own
-    found: list[Family] = []
-    for family in sorted(_FAMILIES.values(), key=lambda family: -family.priority):
-        if found and family.priority < found[0].priority:
-            break
-        if family.matches(graph):
-            found.append(family)
+    found = _serving(graph)
     if len(found) > 1:
         raise DefinitionError(
             f"{graph.where}: the families {', '.join(f.name for f in found)} all serve {graph.name}, with priority "
@@ -90,9 +125,10 @@ def family_of(graph: Graph) -> Family:
         )
     if found:
         return found[0]
+    inputs, names = ", ".join(map(str, graph.inputs)), ", ".join(family.name for family in _registered())
     raise DefinitionError(
-        f"{graph.where}: no family serves {graph.name} with {', '.join(map(str, graph.inputs))}, nor a few launches one after "
-        f"another; there are: {', '.join(_FAMILIES) or 'none'}; make several operators of it, or give it a template of its own"
+        f"{graph.where}: no family serves {graph.name} with {inputs}, nor a few launches one after another; there are: "
+        f"{names or 'none'}; make several operators of it, or give it a template of its own"
     )
 
 
@@ -102,7 +138,7 @@ def has_kernel(graph: Graph) -> bool:
     own = _OWN.get(graph.name)
     if own is not None and own.matches(graph):
         return True
-    return any(family.schedules and family.matches(graph) for family in _FAMILIES.values())
+    return bool(_serving(graph, in_one_launch=True))
 
 
 def normalised(problem: Problem) -> NormalProblem:
@@ -125,11 +161,20 @@ def suites_of(operator: Operator) -> Mapping[str, Sequence[Sizes]]:
     return {**family_of(graph).suites(graph), **operator.suites}
 
 
-def schedules() -> dict[str, type[Schedule]]:
-    """All schedules of all families and those that operators named, by name: what a stored config's text is read with."""
-    shipped = {schedule.__name__: schedule for family in _FAMILIES.values() for schedule in family.schedules}
+def schedules(wanted: str = "") -> dict[str, type[Schedule]]:
+    """All schedules of all families and those that operators named, by name: what a stored config's text is read with.
+
+    Where a family that is loaded has the one that is `wanted`, no others are loaded for it.
+    """
+    shipped = _shipped_schedules([*_FAMILIES.values()])
+    if wanted not in shipped:
+        shipped = _shipped_schedules(_registered())
     own = {schedule.__name__: schedule for family in _OWN.values() for schedule in family.schedules}
     return {**own, **_NAMED, **shipped}
+
+
+def _shipped_schedules(families: Sequence[Family]) -> dict[str, type[Schedule]]:
+    return {schedule.__name__: schedule for family in families for schedule in family.schedules}
 
 
 #: Subclasses of families' schedules that operators named. A later one takes the place of an earlier one of its name, as a cell
@@ -145,7 +190,7 @@ def name_schedule(schedule: type[Schedule], graph: Graph) -> None:
         raise DefinitionError(
             f"{schedule.__name__} does not serve {graph.name}; expected one of {expected}, or a subclass"
         )
-    shipped = {s.__name__: s for family in _FAMILIES.values() for s in family.schedules}
+    shipped = _shipped_schedules(_registered())
     if shipped.get(schedule.__name__, schedule) is not schedule:
         raise DefinitionError(
             f"a schedule named {schedule.__name__} comes with kgen already; give {schedule.__qualname__} another name"

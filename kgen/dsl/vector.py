@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _NUMBERS = (int, float)  # bool is one
 
 
+@functools.cache
 def _numpy() -> Any:
     return sys.modules["numpy"]
 
@@ -148,7 +149,12 @@ def of_sizes(function: F) -> F:
 def _once(function: F, level: int) -> F:
     @functools.wraps(function)
     def found(config: Any, *rest: Any) -> Any:
-        once = getattr(config.__dict__["_values"], "once", None)  # a table's
-        return function(config, *rest) if once is None else once(function, rest, level)
+        values = config.__dict__["_values"]
+        try:
+            return values.found[function]  # of a table
+        except KeyError:
+            return values.once(function, rest, level)
+        except AttributeError:
+            return function(config, *rest)
 
     return found  # type: ignore[return-value]  # of the same signature

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from kgen import emulator
 from kgen.codegen.source import Source
 from kgen.dsl.any_order import ordered
 from kgen.dsl.errors import ConfigError, DeviceError
@@ -28,11 +27,10 @@ from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import Kernel, load
 from kgen.gpu.target import detect
-from kgen.runtime import dispatch, emulation, native
+from kgen.runtime import dispatch, native
 from kgen.runtime.dispatch import Choice
 from kgen.runtime.operands import is_short, problem_of
-from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan, ProgramPlan
-from kgen.tuner.execute import ProgramRunner, Runner
+from kgen.runtime.plan import GpuPlan, Plan, ProgramPlan
 
 _building = threading.Lock()
 
@@ -102,7 +100,9 @@ def compile_ahead(chosen: Chosen) -> None:
     """Compiles a call's kernels into the cache, for `load_plan`. Threads may do so side by side."""
     for launch in chosen.launches:
         if chosen.device.type == "cpu":
-            emulator.compile(launch.source, checks=emulation.options().checks)
+            from kgen.runtime import emulation  # here: it imports the emulator
+
+            emulation.compile_ahead(launch.source)
         else:
             compile(launch.source, target_of(chosen.device).arch, cache=CubinCache())
 
@@ -144,9 +144,9 @@ def _loaded_plan(problem: Problem, device: torch.device, launches: Sequence[Laun
         return Plan(problem, device)
     program = program_of(problem)
     if device.type == "cpu":
-        emulator.compile_together((one.source for one in launches), checks=emulation.options().checks)
-        runners = [Runner(_emulated(one.source), one.source, one.symbols) for one in launches]
-        return EmulatedPlan(problem, device, runners[0] if program.single else ProgramRunner(program, runners))
+        from kgen.runtime import emulation  # here: it imports the emulator
+
+        return emulation.load_plan(problem, device, [(one.source, one.symbols) for one in launches])
     plans = [
         GpuPlan(one.problem, device, _loaded(one.source, device.index), one.source, one.symbols) for one in launches
     ]
@@ -167,7 +167,6 @@ def _target(index: int) -> Target:
 
 
 _kernels: dict[tuple[Any, ...], Kernel] = {}
-_emulated_kernels: dict[tuple[Any, ...], emulator.EmulatedKernel] = {}
 
 
 def _loaded(source: Source, index: int) -> Kernel:
@@ -183,10 +182,3 @@ def _loaded(source: Source, index: int) -> Kernel:
         binary = compile(source, _target(index).arch, cache=CubinCache())
         _kernels[key] = load(binary, source, index)
     return _kernels[key]
-
-
-def _emulated(source: Source) -> emulator.EmulatedKernel:
-    key = (source.digest, source.params, source.launch)
-    if key not in _emulated_kernels:
-        _emulated_kernels[key] = emulator.compile(source, checks=emulation.options().checks)
-    return _emulated_kernels[key]

@@ -56,7 +56,7 @@ def note(operator: Launchable, plan: Plan, target: Target) -> None:
 def place_of(operator: Launchable) -> str:
     """A shipped operator's name, or `file.py:name` of one of the user's; "" where there is no such place."""
     definition = operator.root
-    shipped = ops.operators().get(definition.name)
+    shipped = ops.shipped(definition.name)
     if shipped is not None and shipped.graphs == definition.graphs:
         return definition.name
     function = inspect.unwrap(definition.function)

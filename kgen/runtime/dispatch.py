@@ -166,9 +166,10 @@ def default(problem: Problem, target: Target, restriction: Restriction = UNRESTR
         return Choice(Candidates(problem, target, within=within).default, "default")
     found: list[Schedule] = []
     reasons = []
+    worth = {s: s.worth_searching(problem, target) for s in family_of(problem.graph).schedules}
     # What no search considers is looked at where nothing else serves.
-    for schedule in sorted(family_of(problem.graph).schedules, key=lambda s: not s.worth_searching(problem, target)):
-        if found and not schedule.worth_searching(problem, target):
+    for schedule in sorted(worth, key=lambda s: not worth[s]):
+        if found and not worth[schedule]:
             break
         if not schedule.target.runs_on(target.arch):
             reasons.append(f"{schedule.__name__} needs {schedule.target}")
@@ -271,7 +272,7 @@ def forget() -> None:
 
 
 def _suggest(problem: Problem, target: Target, choice: Choice, restriction: Restriction) -> None:
-    shipped = None if restriction else ops.operators().get(problem.graph.name)
+    shipped = None if restriction else ops.shipped(problem.graph.name)
     if problem.graph.digest in COMMANDS:
         command = COMMANDS[problem.graph.digest]
     elif shipped and any(graph.digest == problem.graph.digest for graph in shipped.graphs):

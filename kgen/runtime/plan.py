@@ -26,10 +26,9 @@ from kgen.dsl.types import f32, f64, i32, i64
 from kgen.gpu import workspaces as memory
 from kgen.gpu.kernel import Kernel, encode
 from kgen.numerics.dtypes import torch_dtype
-from kgen.runtime import emulation, native
+from kgen.runtime import native
 from kgen.runtime.operands import check_shared_memory, check_tensor, scalar_values
 from kgen.runtime.overlap import extent
-from kgen.tuner.execute import AnyRunner
 
 if TYPE_CHECKING:
     from kgen.runtime.dispatch import Choice
@@ -331,22 +330,3 @@ class ProgramPlan(Plan):
                 places = [*addresses, *own]
             for plan, taken, numbers in self.steps:
                 plan.run((), (), [places[i] for i in taken], tuple(values[i] for i in numbers))
-
-
-class EmulatedPlan(Plan):
-    """One kernel or several on the emulator, for tensors of the CPU."""
-
-    def __init__(self, problem: Problem, device: torch.device, runner: AnyRunner) -> None:
-        super().__init__(problem, device)
-        self.names = [o.name for o in problem.operands]
-        self.scalar_names = [s.name for s in problem.graph.scalars]
-        self.runner = runner
-        self._lock = threading.Lock()
-
-    def run(
-        self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
-    ) -> None:
-        tensors = dict(zip(self.names, (*operands[: self.inputs], *results)))
-        with self._lock:
-            self.runner.options = emulation.options()
-            self.runner.run(tensors, dict(zip(self.scalar_names, values)))

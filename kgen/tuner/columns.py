@@ -9,7 +9,8 @@ is worth considering; both over whole columns. A schedule whose fields hold colu
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as made
 from typing import Any, TypeVar
@@ -56,7 +57,7 @@ class Labels:
         return ~(self == other)
 
     def __getitem__(self, rows: Any) -> Labels:
-        return Labels(self.values, self.codes[rows])
+        return Labels(self.values, self.codes.take(rows))
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -91,7 +92,8 @@ class Table(dict[str, Any]):
     ) -> None:
         super().__init__({**fixed, **own})
         self.schedule, self.fixed, self.own, self.count, self.bases = schedule, fixed, own, count, bases
-        self._found: dict[Hashable, Any] = {}
+        #: What was found `once`, by its function.
+        self.found: dict[Hashable, Any] = {}
 
     def __missing__(self, name: str) -> Any:
         for base, places in self.bases[:1]:
@@ -116,13 +118,13 @@ class Table(dict[str, Any]):
         """What a function gives for all rows of the base of a level, at these; where there is none yet, for these."""
         if not self.bases:
             return function(self.schedule.partial(self), *rest)
-        if function not in self._found:
+        if function not in self.found:
             base, places = self.bases[level] if level < len(self.bases) else (self, None)
             if base is self:
-                self._found[function] = function(self.schedule.partial(self), *rest)
+                self.found[function] = function(self.schedule.partial(self), *rest)
             else:
-                self._found[function] = _taken(base.once(function, rest, level), places)
-        return self._found[function]
+                self.found[function] = _taken(base.once(function, rest, level), places)
+        return self.found[function]
 
     def rows(self, rows: np.ndarray) -> Table:
         """Some rows, by their numbers or by a mask."""
@@ -138,32 +140,47 @@ class Table(dict[str, Any]):
         return self if mask.all() else self.rows(mask)
 
     def times(self, name: str, problem: NormalProblem, target: Target) -> Table:
-        """Each row with each value of one more field; of those that are not `last`, with what is worth it."""
+        """Each row with each value of one more field that is worth it."""
         domain = self.schedule.fields[name].values
-        values: tuple[Any, ...] = domain
-        if name not in self.schedule.last:
-            values = self.schedule.partial(self).worth(name, problem, target)
-        count = len(values)
+        values: tuple[Any, ...] = self.schedule.partial(self).worth(name, problem, target)
         if values is domain:
-            column = _decoded(self.schedule, name, np.tile(np.arange(count, dtype=_Code), self.count))
-            table = self.rows(np.repeat(np.arange(self.count), count))
-        elif count == 1:
+            return self.with_all((name,))
+        if len(values) > 1:
+            there = tuple(value for value in values if np.any(value))
+            values = there if len(there) == 1 and np.all(there[0]) else values
+        count = len(values)
+        if count == 1:
             alike = {name: values[0]} if isinstance(values[0], (int, str)) else {}
             table = Table(self.schedule, {**self.fixed, **alike}, dict(self.own), self.count, self.bases)
-            table._found.update(self._found)
+            table.found.update(self.found)
             if alike:
                 return table
             column = np.broadcast_to(values[0], (self.count,))
         else:
             column = np.stack([np.broadcast_to(value, (self.count,)) for value in values], axis=1).ravel()
-            there = np.flatnonzero(column)
-            table, column = self.rows(there // count), column[there]
+            given = np.flatnonzero(column)
+            table, column = self.rows(given // count), column[given]
         table[name] = table.own[name] = column
+        return table
+
+    def with_all(self, names: tuple[str, ...]) -> Table:
+        """Each row with all values of further fields, each value of the first of them with all of the next."""
+        codes = _product(tuple(len(self.schedule.fields[name].values) for name in names))
+        table = self.rows(np.repeat(np.arange(self.count), len(codes[0])))
+        for name, code in zip(names, codes):
+            table[name] = table.own[name] = _decoded(self.schedule, name, np.tile(code, self.count))
         return table
 
     def config(self, row: int) -> Schedule:
         """The config of a row."""
-        return self.rows(np.array([row])).configs()[0]
+        values = {}
+        for name, field in self.schedule.fields.items():
+            column = self[name]
+            if isinstance(column, Labels):
+                values[name] = column.values[column.codes[row]]
+            else:
+                values[name] = type(field.values[0])(column[row]) if isinstance(column, np.ndarray) else column
+        return self.schedule.partial(values)
 
     def configs(self) -> list[Schedule]:
         """The configs of all rows."""
@@ -185,12 +202,20 @@ def _taken(value: Any, places: np.ndarray | None) -> Any:
         return value
     if isinstance(value, tuple):
         return tuple(_taken(one, places) for one in value)
-    return value[places] if isinstance(value, (np.ndarray, Labels)) else value
+    if isinstance(value, np.ndarray):
+        return value.take(places)
+    return value[places] if isinstance(value, Labels) else value
 
 
 def _decoded(schedule: type[Schedule], name: str, codes: np.ndarray) -> Any:
     values, texts = _domain(schedule, name)  # type: ignore[arg-type]  # mypy takes the hash of instances
     return Labels(texts, codes) if texts else values[codes]
+
+
+@functools.cache
+def _product(counts: tuple[int, ...]) -> np.ndarray:
+    """The places in domains of so many values, a row each, in every combination, those of the last the fastest."""
+    return np.indices(counts, dtype=_Code).reshape(len(counts), -1)
 
 
 @functools.cache
@@ -214,15 +239,17 @@ class ProblemClass:
 
     def of(self, problem: NormalProblem, target: Target) -> list[Table]:
         """The configs that a search considers for one of its problems, without the `last` fields."""
-        fields, steps = self.schedule.by_size, self.steps[1:]
         found = (self._chosen(place, problem, target) for place in range(len(self.tables)))
-        found = (self._narrowed(table, fields, steps, problem, target) for table in found if table.count)
+        found = (self._narrowed(table, problem, target) for table in found if table.count)
         return [table.as_base() for table in found if table.count]
 
     def completed(self, table: Table, problem: NormalProblem, target: Target) -> Table:
         """Rows of such a table with all values of the `last` fields."""
-        steps = self.steps[1 + len(self.schedule.by_size) :]
-        return self._narrowed(table, self.schedule.last, steps, problem, target)
+        if not self.schedule.last:
+            return table
+        rules = itertools.chain(*self.steps[1 + len(self.schedule.by_size) :])
+        table = table.with_all(self.schedule.last)
+        return table.kept(self._mask(table, rules, problem, target))
 
     def _chosen(self, place: int, problem: NormalProblem, target: Target) -> Table:
         """The rows of a table for a shape by the rules that need no more; such rows, which many shapes share, are kept."""
@@ -240,22 +267,16 @@ class ProblemClass:
             self._narrow[key] = self.tables[place].kept(mask)
         return self._narrow[key]
 
-    def _mask(self, table: Table, rules: tuple[str, ...], problem: NormalProblem, target: Target) -> Any:
+    def _mask(self, table: Table, rules: Iterable[str], problem: NormalProblem, target: Target) -> Any:
         """Where all the rules hold."""
         config, mask = self.schedule.partial(table), True
         for name in rules:
             mask = mask & self.schedule.rules[name](config, problem, target)
         return mask
 
-    def _narrowed(
-        self,
-        table: Table,
-        fields: tuple[str, ...],
-        steps: tuple[tuple[str, ...], ...],
-        problem: NormalProblem,
-        target: Target,
-    ) -> Table:
-        for field, rules in zip(fields, steps):
+    def _narrowed(self, table: Table, problem: NormalProblem, target: Target) -> Table:
+        """Rows of a shape with the fields of `by_size`."""
+        for field, rules in zip(self.schedule.by_size, self.steps[1:]):
             table = table.times(field, problem, target)
             table = table.kept(self._mask(table, rules, problem, target))
         return table
@@ -287,7 +308,7 @@ def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target) 
     alike = [names.index(name) for name in schedule.alike]
     own = [(place, name) for place, name in enumerate(names) if name not in schedule.alike]
     found = []
-    for value in dict.fromkeys(map(tuple, codes[alike].T)):
+    for value in _distinct(codes[alike]):
         rows = np.all(codes[alike] == np.array(value, dtype=_Code)[:, None], axis=0)
         fixed = {name: schedule.fields[name].values[code] for name, code in zip(schedule.alike, value)}
         columns = {n: _decoded(schedule, n, codes[place][rows]) for place, n in own}
@@ -298,6 +319,12 @@ def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target) 
             table = table.kept(schedule.rules[name](schedule.partial(table), problem, target))
         found.append(table.as_base())
     return ProblemClass(schedule, tuple(found), _steps(schedule, found, problem, target))
+
+
+def _distinct(codes: np.ndarray) -> list[tuple[int, ...]]:
+    """The columns that are there, each once, in the order in which they come first."""
+    values, first = np.unique(codes, axis=1, return_index=True)
+    return [tuple(values[:, place].tolist()) for place in np.argsort(first)]
 
 
 def _columns(root: Node, domains: list[tuple[Value, ...]]) -> np.ndarray:

@@ -78,7 +78,7 @@ def read_config(stored: ConfigText, within: Sequence[SearchSpace] | None = None)
     """
     try:
         named = {space.schedule.__name__: space.schedule for space in within or ()}
-        config = parse_config(stored.text, {**schedules(), **named})
+        config = parse_config(stored.text, {**schedules(stored.schedule), **named})
     except KgenError:
         return None
     return config if config.version == stored.version and config.key == stored.key else None

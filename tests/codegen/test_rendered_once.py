@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jinja2
 import pytest
 
+from kgen.codegen import kept, render
 from kgen.dsl.family import normalised
 from kgen.dsl.problem import Problem, Sizes
 from kgen.gpu.target import resolve
@@ -36,6 +39,34 @@ def test_a_config_of_a_new_shape_renders_no_template(name: str, monkeypatch: pyt
     assert (again.params, again.launch, again.body) == (made.params, made.launch, made.body)
     assert again.header != made.header
     assert str(second) in again.header
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_one_process_renders_the_next_one_reads(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
+    problem = normalised(Problem.dense(operators()[name].graphs[0], CASES[name][0]))
+    config = dispatch.default(problem, resolve("H200")).config
+    render._made.cache_clear()
+    made = config.source(problem)
+    render._made.cache_clear()
+    monkeypatch.setattr(render, "environment", _refused)
+    assert config.source(problem) == made
+    render._made.cache_clear()
+    monkeypatch.setattr(kept, "stamp", lambda: "other code")
+    with pytest.raises(AssertionError, match="a template was rendered"):
+        config.source(problem)
+
+
+def test_users_schedules_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Their code and templates are not kgen's, whose files tell whether what was kept still holds."""
+    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
+    problem = normalised(Problem.dense(operators()["hgemm"].graphs[0], CASES["hgemm"][0]))
+    config = dispatch.default(problem, resolve("H200")).config
+    own = type("Own", (type(config),), {"__module__": "mine"})
+    own(**config.values).source(problem)
+    assert not (tmp_path / "rendered").exists()
 
 
 def _refused(*args: object, **kwargs: object) -> str:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from operators import OPERATORS, small
 
 import kgen
+from kgen import ops
 from kgen.dsl import family as families
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.family import family_of, normalised, register_family
+from kgen.dsl.program import launches_of
 
+#: How those that come with kgen are announced, by name.
+ANNOUNCED = {one.load().family.name: one for one in families._ANNOUNCED}
 #: Who else would serve graphs of a family, and why it does not.
 OTHERS = {
     "elementwise": {"gather"},  # pointwise graphs are gathers of which nothing is taken
@@ -63,3 +71,38 @@ def test_two_families_of_one_priority_are_told_apart_by_a_higher_one(monkeypatch
     del families._FAMILIES["second"]
     assert register_family(replace(second, name="third", priority=2)) is family_of(graph)
     families._forget()
+
+
+def test_files_are_listed_with_their_operators() -> None:
+    for module, names in ops.FILES.items():
+        assert names.split() == [operator.name for operator in import_module(f"kgen.ops.{module}").OPERATORS]
+
+
+def test_every_family_is_loaded_for_what_it_serves() -> None:
+    """Where a family matches, what announces it says that it might serve, at its own priority."""
+    assert {name: one.priority for name, one in ANNOUNCED.items()}.items() <= {
+        (name, family.priority) for name, family in families._FAMILIES.items()
+    }
+    definitions = [operator.definition for operator in OPERATORS.values()]
+    definitions += [launch for definition in definitions for launch in launches_of(definition)]
+    for graph in (graph for definition in definitions for graph in definition.graphs):
+        serving = {name for name in ANNOUNCED if families._FAMILIES[name].matches(graph)}
+        assert serving <= {name for name, one in ANNOUNCED.items() if one.might_serve(graph)}, graph.name
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "folders"),
+    [
+        ("hgemm", {"M": 64, "N": 64, "K": 64}, {"gemm"}),
+        ("gelu", {"...": 4096}, {"elementwise"}),
+        ("softmax", {"...": 64, "N": 64}, {"rowwise"}),
+    ],
+)
+def test_a_process_loads_the_families_that_it_needs(name: str, sizes: Mapping[str, object], folders: set[str]) -> None:
+    code = (
+        f"import kgen, sys\nfrom kgen.runtime import dispatch\nproblem = kgen.{name}.problem({sizes})\n"
+        "dispatch.serve(problem, dispatch.EMULATED).config.source(problem)\n"
+        "print(*{m.split('.')[2] for m in sys.modules if m.startswith('kgen.ops.')} - {'common'})"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == folders

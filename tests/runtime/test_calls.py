@@ -337,3 +337,19 @@ def test_a_first_call_loads_no_tuner_and_no_sqlalchemy_without_a_database(tmp_pa
     env = {**os.environ, "KGEN_DATABASE": str(tmp_path / "none.sqlite")}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_choice_for_a_gpu_loads_no_emulator_and_no_jinja_where_its_text_was_rendered_before(tmp_path: Path) -> None:
+    program = (
+        "import sys, torch, kgen\nfrom kgen.dsl.family import normalised\n"
+        "from kgen.runtime import dispatch, first, operator\noperator._watch()\n"
+        "problem = normalised(kgen.hgemm.problem(M=64, N=64, K=64))\n"
+        "dispatch.default(problem, dispatch.EMULATED).config.source(problem)\n"
+        "print([m for m in ('jinja2', 'kgen.emulator', 'kgen.ops.rowwise') if m in sys.modules])"
+    )
+    env = {**os.environ, "KGEN_CACHE_DIR": str(tmp_path)}
+    told = [
+        subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert told == ["['jinja2']\n", "[]\n"]

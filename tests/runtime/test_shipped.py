@@ -15,6 +15,7 @@ from kgen.gpu.target import resolve
 from kgen.ops import operators
 from kgen.ops.gemm import WgmmaGemm
 from kgen.runtime.operator import KernelOperator
+from kgen.tuner import records
 from kgen.tuner.columns import scored
 from kgen.tuning_db import BestRecord, packs
 
@@ -42,6 +43,15 @@ PRODUCTS = [r for r in RECORDS if r.problem.operator == "hgemm" and r.trial.conf
 def test_no_problem_is_there_twice() -> None:
     keys = [(r.problem.operator, r.problem.digest, r.problem.text) for r in RECORDS]
     assert len(keys) == len(set(keys)) > 200
+
+
+def test_what_is_kept_of_them_for_a_graph_is_all_that_they_have_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, gpu = PRODUCTS[0].problem.digest, records.gpu_facts(H200)
+    mine = tuple(record for record in RECORDS if record.problem.digest == digest)
+    assert len(mine) > 10
+    assert packs._Shipped(gpu).bests(digest) == mine
+    monkeypatch.setattr(packs._Shipped, "_packs", property(lambda self: pytest.fail("the whole packs were read")))
+    assert packs._Shipped(gpu).bests(digest) == mine
 
 
 def test_they_are_of_the_operators_as_they_are() -> None:

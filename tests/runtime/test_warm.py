@@ -11,9 +11,9 @@ from torch.nn import functional as F
 import kgen
 from kgen import ArgumentError, CompileError, Tensor, dims, f16, f32
 from kgen.runtime import call, dispatch
+from kgen.runtime.emulation import EmulatedPlan
 from kgen.runtime.first import Interim
 from kgen.runtime.operator import KernelOperator
-from kgen.runtime.plan import EmulatedPlan
 
 M, N = dims("M N")
 

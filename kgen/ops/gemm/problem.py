@@ -48,6 +48,7 @@ def sides(graph: Graph) -> tuple[Factor, Factor]:
     return found
 
 
+@functools.lru_cache(maxsize=4096)
 def matches(graph: Graph) -> bool:
     """Whether the graph is one contraction and then pointwise, all outputs of the contraction's shape."""
     product = contraction(graph)
