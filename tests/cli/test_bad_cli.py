@@ -167,9 +167,10 @@ def folder(tmp_path: Path, user_file: Path, kgen: Kgen, monkeypatch: pytest.Monk
 
 
 def _everything(folder: Path) -> dict[str, bytes | None]:
-    """All but what is kept for the next process (`kgen.tuner.kept`, `kgen.codegen.parsed`), which may be thrown away."""
+    """All but what is kept for the next process (`kgen.codegen.kept`, `kgen.codegen.parsed`), which may be thrown away."""
     found = {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
-    kept = {name for name in found if name.startswith(("cache/spaces", "cache/parsed"))}
+    folders = ("cache/spaces", "cache/rendered", "cache/shipped", "cache/parsed")
+    kept = {name for name in found if name.startswith(folders)}
     if {name for name in found if name.startswith("cache")} == kept | {"cache"}:
         kept.add("cache")
     return {name: content for name, content in found.items() if name not in kept}
