@@ -112,9 +112,7 @@ def special_values(problem: Problem, runner: ProgramRunner, device: str) -> Iter
                 continue  # a kernel scales sums, not elements: an infinite one stays, and what fp8 sums err by grows with it
             if label == "large" and "linear_attention" in graph.name:
                 continue  # a state beyond f16 is infinite there: docs/notes/linear_attention.md
-            if label == "large" and any(
-                n.op == "matmul" and n.attr is f16 and n not in graph.results for n in graph.nodes
-            ):
+            if label == "large" and sums_within(graph):
                 continue  # scores that are summed in f16 are infinite beyond it: docs/notes/attention.md
             if label == "large" and o.dtype is tf32:
                 continue  # the gate's cap, a share of the mean square, is less than the digits of tf32 are worth there
