@@ -100,9 +100,9 @@ def compile_ahead(chosen: Chosen) -> None:
     """Compiles a call's kernels into the cache, for `load_plan`. Threads may do so side by side."""
     for launch in chosen.launches:
         if chosen.device.type == "cpu":
-            from kgen.runtime import emulation  # here: it imports the emulator
+            from kgen.runtime import emulated_plan  # here: it imports the emulator
 
-            emulation.compile_ahead(launch.source)
+            emulated_plan.compile_ahead(launch.source)
         else:
             compile(launch.source, target_of(chosen.device).arch, cache=CubinCache())
 
@@ -144,9 +144,9 @@ def _loaded_plan(problem: Problem, device: torch.device, launches: Sequence[Laun
         return Plan(problem, device)
     program = program_of(problem)
     if device.type == "cpu":
-        from kgen.runtime import emulation  # here: it imports the emulator
+        from kgen.runtime import emulated_plan  # here: it imports the emulator
 
-        return emulation.load_plan(problem, device, [(one.source, one.symbols) for one in launches])
+        return emulated_plan.load_plan(problem, device, [(one.source, one.symbols) for one in launches])
     plans = [
         GpuPlan(one.problem, device, _loaded(one.source, device.index), one.source, one.symbols) for one in launches
     ]

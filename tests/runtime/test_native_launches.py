@@ -15,7 +15,7 @@ import torch
 import kgen
 from kgen.dsl.program import program_of
 from kgen.gpu.kernel import RawLaunch
-from kgen.runtime import autograd, emulation, native, plan, registry
+from kgen.runtime import autograd, emulated_plan, native, plan, registry
 from kgen.runtime.operands import problem_of
 from kgen.runtime.operator import KernelOperator
 
@@ -186,7 +186,7 @@ def test_a_training_step_of_launches(extension, monkeypatch):
             )  # fmt: skip
         return self.launch
 
-    monkeypatch.setattr(emulation.EmulatedPlan, "native", launch)
+    monkeypatch.setattr(emulated_plan.EmulatedPlan, "native", launch)
     operator, seed = KernelOperator(kgen.layer_norm.definition), torch.randn(2, 3, 8)
     inputs = [torch.nn.Parameter(torch.randn(shape)) for shape in ((2, 3, 8), (8,), (8,))]
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import kgen
 from kgen import ArgumentError, CompileError, Tensor, dims, f16, f32
 from kgen.runtime import call, dispatch
-from kgen.runtime.emulation import EmulatedPlan
+from kgen.runtime.emulated_plan import EmulatedPlan
 from kgen.runtime.first import Interim
 from kgen.runtime.operator import KernelOperator
 

@@ -349,6 +349,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_gradient_one_pass_sigmoid": Golden(
         "sigmoid_attention_causal_grad_unordered", bf16, {"...": (2, 8), "G": 1, "M": 777, "N": 1000, "D": 64, "E": 64}, (),
         "AttentionGradientOnePass", {"BC": 128}),
+    "attention_gradient_one_pass_shared_rows": Golden(
+        "attention_full_train_grad_unordered_2", f16, {"...": (2, 8), "G": 1, "M": 4096, "N": 4096, "D": 256, "E": 256}, (),
+        "AttentionGradientOnePass", {"BR": 64, "BC": 64, "stages": 2, "pingpong": False}),
     "attention_gradient_one_pass_shared": Golden(
         "attention_full_train_grad_unordered_2", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128},
         (), "AttentionGradientOnePass", {"stages": 3, "pingpong": True}),

@@ -249,7 +249,8 @@ __device__ __forceinline__ void wgmma_m64n128k16_f16_f32_rs(float (&d)[64], cons
 
 constexpr int BR = 128, BC = 64;  // rows of a tile, keys; and columns of a step, queries
 constexpr int STAGES = 2;
-constexpr int CONSUMERS = BR / 64;  // consumer warpgroups
+constexpr int CONSUMERS = 2;  // consumer warpgroups
+constexpr int PART = BC;      // columns of a step of which each makes weights
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int SCORES = 2;  // inner products, and then weights
 
@@ -975,7 +976,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 979 "attention_full_train_grad_unordered_2.cu"
+#line 980 "attention_full_train_grad_unordered_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_grad_unordered_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,
@@ -1074,7 +1075,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
     if (threadIdx.x == 128) together.start();
-    RegisterWeights<__half, BC, 16> rounded[2];
+    RegisterWeights<__half, PART, 16> rounded[2];
     const auto take = [&](const auto& weights, int c) {  // a pair whose second is element c
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -1128,10 +1129,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
       const PipelineState<STAGES> state = after_steps<STAGES>(step);
       pipeline.wait(state);
       if (i == 0)
-        multiply_stage<Columns0>(reinterpret_cast<float (&)[1][BC / 2]>(scores[0]), operand0.at(0),
+        multiply_stage<Columns0>(reinterpret_cast<float (&)[1][PART / 2]>(scores[0]), operand0.at(0),
                                  columns0 + state.stage * Columns0::BYTES, false, mma_inner);
       if (i == 1)
-        multiply_stage<Columns1>(reinterpret_cast<float (&)[1][BC / 2]>(scores[1]), operand1.at(0),
+        multiply_stage<Columns1>(reinterpret_cast<float (&)[1][PART / 2]>(scores[1]), operand1.at(0),
                                  columns1 + state.stage * Columns1::BYTES, false, mma_inner);
     };
     const auto weigh = [&](auto& scores, int step) {
@@ -1197,8 +1198,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
                                                         outer, take_back, add, release);
     }
     const bool waits = threadIdx.x == 128 && together.all_started();
-    // Results leave through the place of the warpgroup's own rows of a tile that no other reads, of which a stage has
-    // the first 64 columns.
+    // Results leave through a place of rows that no other warpgroup reads any more, of which a stage has the first 64
+    // columns.
     {
       const float factor = [&] {
         float value;
@@ -1212,6 +1213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
         return pair;
       };
       Store0 store(rows0, consumer, thread, map_o0);
+      tile.n0 = 0;
       store(sums0, evaluate, tile, consumer * 64);
       store.drain();
     }
@@ -1224,6 +1226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
         return pair;
       };
       Store1 store(rows0, consumer, thread, map_o1);
+      tile.n0 = 0;
       store(sums1, evaluate, tile, consumer * 64);
       store.drain();
     }
