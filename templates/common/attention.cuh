@@ -253,8 +253,8 @@ struct RegisterWeights8 {
 
 //: multiply_columns
 // Adds the products of 16 rows, a step of K of them in `a`, with all columns of a tile of B.
-template <int Units, int Columns, typename Operand, typename T, typename Mma>
-__device__ __forceinline__ void multiply_columns(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
+template <int Units, int Columns, typename Sums, typename Operand, typename T, typename Mma>
+__device__ __forceinline__ void multiply_columns(Sums (&sums)[Columns], const unsigned (&a)[2 * Units],
                                                  const Operand& operand, const T* tiles, int stage, int k,
                                                  const Mma& mma) {
 #pragma unroll
@@ -267,23 +267,11 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[Columns][4], cons
 }
 
 //: HalfSums
-// Sums of a warp's 16 rows and of Columns columns in f16, two neighbours of a row to a register.
+// Sums of a warp's 16 rows and of Columns columns in f16, two neighbours of a row to a register, as multiply_columns
+// takes them.
 template <int Columns>
 struct HalfSums {
   unsigned pairs[Columns / 8][2] = {};
-
-  // As multiply_columns.
-  template <int Units, typename Operand, typename T, typename Mma>
-  __device__ __forceinline__ void multiply(const unsigned (&a)[2 * Units], const Operand& operand, const T* tiles,
-                                           int stage, int k, const Mma& mma) {
-#pragma unroll
-    for (int j = 0; j < Columns / 16; ++j) {
-      unsigned b[2][Units];
-      operand.load(reinterpret_cast<unsigned (&)[2 * Units]>(b), tiles, stage, j, k);
-      mma(pairs[j * 2], a, b[0]);
-      mma(pairs[j * 2 + 1], a, b[1]);
-    }
-  }
 
   // The sums in f32, as a product that sums in f32 leaves them.
   __device__ __forceinline__ void widen(float (&sums)[Columns / 2]) const {

@@ -93,9 +93,8 @@ class AttentionGradientOnePass(GradientSchedule):
         "ping-pong warpgroups": {"pingpong": True},
     }
 
-    BR = choice(
-        128, 64
-    )  # rows of a block, keys: 64 a consumer warpgroup, or 64 of both, which share the results' columns
+    # Rows of a block, keys: 64 a consumer warpgroup; or 64 of all, which share their weights and the results' columns.
+    BR = choice(128, 64)
     BC = choice(64, 128)  # columns of a step, queries
     stages = choice(2, 3)
     pingpong = choice(True, False)  # one warpgroup makes weights while the other multiplies

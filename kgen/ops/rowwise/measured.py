@@ -137,6 +137,13 @@ def left_to_blocks(problem: Problem) -> str:
     return "rows of which nothing but sums is asked for need not wait for one another" if sums_alone(problem) else ""
 
 
+def longest_span(problem: Problem) -> int:
+    """The longest rows that gain by RowwiseSpan. Random numbers come by four, of which single elements use one."""
+    if any(n.op == "random" for n in problem.graph.nodes):
+        return 64
+    return 128 if sums_alone(problem) else 512
+
+
 def cluster_misfit(config: RowwiseCluster, problem: Problem) -> Vector:
     """One block of 512 threads a multiprocessor, 32 KB of a row a block, slots for three rows.
 

@@ -25,9 +25,10 @@ from kgen.dsl.vector import Vector, ceil_div, maximum, of_class, of_shape, where
 from kgen.ops.common.memory_bound import least_arch, load_policy
 from kgen.ops.rowwise.access import Access
 from kgen.ops.rowwise.kernel import Writer, accesses, column_bytes
+from kgen.ops.rowwise.measured import longest_span
 from kgen.ops.rowwise.model import span_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
-from kgen.ops.rowwise.problem import sums_alone, widest_pack
+from kgen.ops.rowwise.problem import widest_pack
 from kgen.ops.rowwise.rowwise import Rowwise
 
 
@@ -153,7 +154,7 @@ class RowwiseSpan(Schedule):
         """longer rows, and those whose vectors take whole accesses of 16 bytes, need not pass through shared memory"""
         read, written = full_operands(problem)
         widest = max((a.bytes for a in (*read.values(), *written.values())), default=16)
-        return problem.leading[-1] <= _longest(problem) and widest_pack(problem) * widest < 16
+        return problem.leading[-1] <= longest_span(problem) and widest_pack(problem) * widest < 16
 
     @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
@@ -201,13 +202,6 @@ class RowwiseSpan(Schedule):
     def estimate(self, problem: Problem, target: Target) -> Vector:
         """See model.py."""
         return span_seconds(self, problem, target)
-
-
-def _longest(problem: Problem) -> int:
-    """The longest rows that gain by it (docs/notes/rowwise.md). Random numbers come by four, of which single elements use one."""
-    if any(n.op == "random" for n in problem.graph.nodes):
-        return 64
-    return 128 if sums_alone(problem) else 512
 
 
 @functools.lru_cache(maxsize=1024)

@@ -314,6 +314,20 @@ struct RegisterWeights {
   __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }
 };
 
+// Adds the products of 16 rows, a step of K of them in `a`, with all columns of a tile of B.
+template <int Units, int Columns, typename Sums, typename Operand, typename T, typename Mma>
+__device__ __forceinline__ void multiply_columns(Sums (&sums)[Columns], const unsigned (&a)[2 * Units],
+                                                 const Operand& operand, const T* tiles, int stage, int k,
+                                                 const Mma& mma) {
+#pragma unroll
+  for (int j = 0; j < Columns / 2; ++j) {
+    unsigned b[2][Units];
+    operand.load(reinterpret_cast<unsigned (&)[2 * Units]>(b), tiles, stage, j, k);
+    mma(sums[j * 2], a, b[0]);
+    mma(sums[j * 2 + 1], a, b[1]);
+  }
+}
+
 // The elements of a vector as numbers of type To.
 template <typename To, typename T, int N>
 __device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
@@ -321,23 +335,11 @@ __device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
   for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
 }
 
-// Sums of a warp's 16 rows and of Columns columns in f16, two neighbours of a row to a register.
+// Sums of a warp's 16 rows and of Columns columns in f16, two neighbours of a row to a register, as multiply_columns
+// takes them.
 template <int Columns>
 struct HalfSums {
   unsigned pairs[Columns / 8][2] = {};
-
-  // As multiply_columns.
-  template <int Units, typename Operand, typename T, typename Mma>
-  __device__ __forceinline__ void multiply(const unsigned (&a)[2 * Units], const Operand& operand, const T* tiles,
-                                           int stage, int k, const Mma& mma) {
-#pragma unroll
-    for (int j = 0; j < Columns / 16; ++j) {
-      unsigned b[2][Units];
-      operand.load(reinterpret_cast<unsigned (&)[2 * Units]>(b), tiles, stage, j, k);
-      mma(pairs[j * 2], a, b[0]);
-      mma(pairs[j * 2 + 1], a, b[1]);
-    }
-  }
 
   // The sums in f32, as a product that sums in f32 leaves them.
   __device__ __forceinline__ void widen(float (&sums)[Columns / 2]) const {
@@ -706,7 +708,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 710 "attention_causal_f16acc.cu"
+#line 712 "attention_causal_f16acc.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_causal_f16acc(const __half* q, const __half* k, const __half* v, __half* o, int M, int N, int batches0,
                             int batches1, float scale, int shift, int D, int E, long long q_row, long long q_b0,
@@ -798,7 +800,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     HalfSums<BC> products;
 #pragma unroll
     for (int k = 0; k < DK / STEP; ++k) {
-      products.multiply<UNITS>(query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_f16_f16);
+      multiply_columns<UNITS>(products.pairs, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_f16_f16);
     }
     float flat[BC / 2];
     products.widen(flat);
@@ -810,7 +812,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     next_tile(number + 1);
 #pragma unroll
     for (int k = 0; k < BC / STEP; ++k)
-      means.multiply<UNITS>(weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_f16_f16);
+      multiply_columns<UNITS>(means.pairs, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_f16_f16);
   }
   ptx::cp_async_wait<0>();
 

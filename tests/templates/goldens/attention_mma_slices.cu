@@ -309,8 +309,8 @@ struct RegisterWeights {
 };
 
 // Adds the products of 16 rows, a step of K of them in `a`, with all columns of a tile of B.
-template <int Units, int Columns, typename Operand, typename T, typename Mma>
-__device__ __forceinline__ void multiply_columns(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
+template <int Units, int Columns, typename Sums, typename Operand, typename T, typename Mma>
+__device__ __forceinline__ void multiply_columns(Sums (&sums)[Columns], const unsigned (&a)[2 * Units],
                                                  const Operand& operand, const T* tiles, int stage, int k,
                                                  const Mma& mma) {
 #pragma unroll
