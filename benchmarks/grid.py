@@ -40,8 +40,9 @@ from kgen.gpu.kernel import Kernel, load
 from kgen.gpu.target import resolve
 from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops.gemm import Gemv, SimtGemm, WgmmaGemm
+from kgen.tuner.best import best
 from kgen.tuner.build import build
-from kgen.tuner.columns import Table, best, scored
+from kgen.tuner.columns import Table, scored
 from kgen.tuner.execute import Runner
 from kgen.tuner.race import Policy
 from kgen.tuner.ragged import symbols

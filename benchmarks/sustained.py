@@ -28,7 +28,7 @@ from kgen.dsl.problem import NormalProblem
 from kgen.dsl.target import Target
 from kgen.gpu.target import detect
 from kgen.ops.gemm import WgmmaGemm
-from kgen.tuner.columns import best
+from kgen.tuner.best import best
 
 #: M, N, K, and the matrices whose columns are contiguous: the gradient of a weight, a layer forwards, the gradient of its input.
 PRODUCTS = ((14336, 4096, 4096, "a"), (4096, 14336, 4096, "b"), (4096, 4096, 14336, ""), (4096, 4096, 4096, "b"))

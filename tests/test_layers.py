@@ -30,7 +30,9 @@ DOORS = {
     "pynvml": ["kgen/gpu/"],
     "optuna": ["kgen/tuner/search.py"],
     "threadpoolctl": ["kgen/tuner/posterior.py"],
-    "numpy": ["kgen/tuner/columns.py", "kgen/tuner/fit.py", "kgen/tuner/listed.py", "kgen/tuner/posterior.py"],
+    "numpy": [
+        f"kgen/tuner/{name}.py" for name in ("best", "columns", "fit", "listed", "posterior", "recorded", "traced")
+    ],
     "sqlalchemy": ["tuning_db/"],
     "alembic": ["tuning_db/"],
     "torch": [

@@ -68,6 +68,7 @@ class Schedule:
     by_size: ClassVar[tuple[str, ...]] = ()
     last: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
+    one_source: ClassVar[bool] = False
     side_by_side: ClassVar[tuple[str, ...]] = ()
     model: ClassVar[type[Constants] | None] = None
     fields: ClassVar[dict[str, Choice[Value]]] = {}
@@ -325,6 +326,24 @@ def default_of(schedule: type[Schedule], problem: NormalProblem, target: Target)
 @functools.lru_cache(maxsize=256)
 def _default_of(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule:
     return schedule.default(problem, target)
+
+
+_sources: dict[tuple[Schedule, Hashable], Any] = {}
+#: Sources that are kept.
+_MOST = 1024
+
+
+def source_of(config: Schedule, problem: NormalProblem) -> Any:
+    """`config.source`, made once a class where that has one: its header may be of another problem. For what launches it."""
+    if not config.one_source:
+        return config.source(problem)
+    key = config, config.class_of(problem)
+    found = _sources.get(key)
+    if found is None:
+        if len(_sources) >= _MOST:
+            _sources.clear()
+        found = _sources[key] = config.source(problem)
+    return found
 
 
 def domain_size(space: type[Schedule] | SearchSpace) -> int:

@@ -59,9 +59,9 @@ def anywhere(condition: Vector) -> bool:
     return bool(condition if isinstance(condition, _NUMBERS) else condition.any())
 
 
-def gcd(a: Vector, b: int) -> Vector:
+def gcd(a: Vector, b: Vector) -> Vector:
     """The greatest common divisor."""
-    return math.gcd(a, b) if isinstance(a, int) else _numpy().gcd(a, b)
+    return math.gcd(a, b) if isinstance(a, int) and isinstance(b, int) else _numpy().gcd(a, b)
 
 
 def ceil_div(a: Vector, b: Vector) -> Vector:
@@ -74,6 +74,11 @@ def ceil_div(a: Vector, b: Vector) -> Vector:
 def ceil(x: Vector) -> Vector:
     """The smallest integer not below x."""
     return math.ceil(x) if isinstance(x, _NUMBERS) else _numpy().ceil(x)
+
+
+def sqrt(x: Vector) -> Vector:
+    """The square root."""
+    return math.sqrt(x) if isinstance(x, _NUMBERS) else _numpy().sqrt(x)
 
 
 def log2(x: Vector) -> Vector:
@@ -91,6 +96,8 @@ def at_most(x: Vector, values: Sequence[int], other: int) -> Vector:
     found = (other, *values)
     if isinstance(x, _NUMBERS):
         return found[bisect.bisect_right(values, x)]
+    if not hasattr(x, "searchsorted"):  # traced
+        return functools.reduce(lambda below, value: where(x >= value, value, below), values, other)
     return _numpy().array(found)[_numpy().searchsorted(values, x, side="right")]
 
 
@@ -99,6 +106,8 @@ def at_least(x: Vector, values: Sequence[int], other: int) -> Vector:
     found = (*values, other)
     if isinstance(x, _NUMBERS):
         return found[bisect.bisect_left(values, x)]
+    if not hasattr(x, "searchsorted"):  # traced
+        return functools.reduce(lambda above, value: where(x <= value, value, above), reversed(values), other)
     return _numpy().array(found)[_numpy().searchsorted(values, x, side="left")]
 
 

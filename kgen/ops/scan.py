@@ -248,7 +248,7 @@ class Scan(VectorSchedule):
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Scan:
         """The best of the configs that a search considers, by the model."""
-        from kgen.tuner.columns import best  # here, as it loads numpy
+        from kgen.tuner.best import best  # here, as it loads numpy
 
         return best(cls, problem, target)[0]
 

@@ -20,7 +20,7 @@ from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
 from kgen.dsl.program import program_of, several_launches
 from kgen.dsl.restriction import Restriction
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, source_of
 from kgen.dsl.target import Target
 from kgen.gpu import driver
 from kgen.gpu.cache import CubinCache
@@ -129,14 +129,14 @@ def _launches(
     for launch in (one for one in program.launches if not one.empty):
         normal = normalised(launch)
         if config is not None:
+            dispatch.check(config, normal, target)
             choice = Choice(config, "given")
         elif device.type == "cpu":
             choice = dispatch.default(normal, target, restriction)
         else:
             choice = dispatch.serve(normal, target, restriction, of=problem)
-        dispatch.check(choice.config, normal, target)
         symbols = {**choice.config.symbols(normal), "SM_COUNT": target.sm_count}
-        yield Launch(launch, choice, choice.config.source(normal), symbols)
+        yield Launch(launch, choice, source_of(choice.config, normal), symbols)
 
 
 def _loaded_plan(problem: Problem, device: torch.device, launches: Sequence[Launch]) -> Plan:

@@ -26,7 +26,7 @@ from kgen.dsl.family import family_of, normalised
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.program import several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
-from kgen.dsl.schedule import Schedule, SearchSpace, default_of
+from kgen.dsl.schedule import Schedule, SearchSpace, default_of, source_of
 from kgen.dsl.target import GENERIC, Target
 from kgen.runtime import buckets
 from kgen.tuner import records
@@ -104,7 +104,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
             known = [*filter(_verified, store.best_of_operator(key.digest, gpu, space=space)), *known]
     for how, record in exact:
         config = record and usable(record, problem, target, within)
-        if record and config and config.source(problem).digest == record.trial.source_digest:
+        if record and config and source_of(config, problem).digest == record.trial.source_digest:
             return Choice(config, how, record)
     bucket = of_bucket(problem, target, store, restriction)
     if bucket is not None:

@@ -13,28 +13,21 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as made
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from kgen.dsl.choice import Undecided, Value
-from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner.kept import kept
 from kgen.tuner.space import Node, Space
 
-Config = TypeVar("Config", bound=Schedule)
-
-#: The best by all fields but the `last`, for which these are tried.
-_REACH = 32
 #: Sets of rows of a class that are kept.
 _MOST = 256
 #: A place in a domain.
 _Code = np.uint8
-#: Modelled seconds, a table, the number of a row.
-_Row = tuple[float, "Table", int]
 
 
 class Labels:
@@ -236,6 +229,8 @@ class ProblemClass:
     tables: tuple[Table, ...]
     steps: tuple[tuple[str, ...], ...]
     _narrow: dict[tuple[int, bytes], Table] = made(default_factory=dict)
+    #: What `kgen.tuner.recorded` keeps here, by the problems' forms.
+    recordings: dict[Hashable, Any] = made(default_factory=dict)
 
     def of(self, problem: NormalProblem, target: Target) -> list[Table]:
         """The configs that a search considers for one of its problems, without the `last` fields."""
@@ -400,7 +395,7 @@ def scored(schedule: type[Schedule], problem: NormalProblem, target: Target) -> 
         for table in known.of(problem, target):
             whole = known.completed(table, problem, target)
             if whole.count:
-                yield whole, _seconds(whole, problem, target)
+                yield whole, seconds_of(whole, problem, target)
 
 
 def searched(schedule: type[Schedule], problem: NormalProblem, target: Target) -> tuple[Space, dict[Schedule, float]]:
@@ -414,64 +409,6 @@ def searched(schedule: type[Schedule], problem: NormalProblem, target: Target) -
     return Space.of(schedule, found), found
 
 
-def _seconds(table: Table, problem: NormalProblem, target: Target) -> np.ndarray:
+def seconds_of(table: Table, problem: NormalProblem, target: Target) -> np.ndarray:
+    """The modelled seconds of a table's rows."""
     return np.broadcast_to(table.schedule.partial(table).estimate(problem, target), (table.count,))
-
-
-def best(schedule: type[Config], problem: NormalProblem, target: Target, count: int = 1) -> list[Config]:
-    """The configs of the least modelled time, the fastest first, of equals the first of their table.
-
-    Values of `last` fields are tried for the best by all others. ConfigError where no config is valid.
-    """
-    found: list[_Row] = []
-    if schedule.target.runs_on(target.arch) and schedule.applies(problem):
-        known = problem_class(schedule, problem, target)
-        plain = {name: schedule.fields[name].values[0] for name in schedule.last}
-        reach = max(_REACH, count) if schedule.last else count
-        for table in _fitting(known.of(problem, target), problem, target):
-            table.update(plain)
-            found += _least(table, _seconds(table, problem, target), reach)
-        found = sorted(found, key=lambda entry: entry[0])[:reach]
-        if schedule.last:
-            found = _with_last(known, found, problem, target, count)
-    if not found:
-        raise ConfigError(
-            f"no {schedule.__name__} config is valid for {problem} on {target}{_missing(schedule, problem, target)}"
-        )
-    return [table.config(row) for _, table, row in found]  # type: ignore[misc]  # of this schedule, as its table is
-
-
-def _missing(schedule: type[Schedule], problem: NormalProblem, target: Target) -> str:
-    """What the plainest config of a schedule that serves the problem breaks."""
-    if not (schedule.target.runs_on(target.arch) and schedule.applies(problem)):
-        return ""
-    plain = schedule(**{name: field.values[0] for name, field in schedule.fields.items()})
-    told = [rejection.reason for rejection in plain.broken(problem, target)]
-    return f"; expected: {'; '.join(told)}" if told else ""
-
-
-def _with_last(known: ProblemClass, top: list[_Row], problem: NormalProblem, target: Target, count: int) -> list[_Row]:
-    """The best of these rows with all values of the `last` fields."""
-    found: list[_Row] = []
-    for number in dict.fromkeys(id(table) for _, table, _ in top):
-        mine = [(table, row) for _, table, row in top if id(table) == number]
-        whole = known.completed(mine[0][0].rows(np.array([row for _, row in mine])), problem, target)
-        found += _least(whole, _seconds(whole, problem, target), count) if whole.count else []
-    return sorted(found, key=lambda entry: entry[0])[:count]
-
-
-def _fitting(tables: list[Table], problem: NormalProblem, target: Target) -> list[Table]:
-    """The rows whose misfit is the least there is."""
-    misfits = [table.schedule.partial(table).misfit(problem, target) for table in tables]
-    least = min((np.min(misfit) for misfit in misfits), default=0)
-    found = (table.kept(misfit <= least) for table, misfit in zip(tables, misfits))
-    return [table for table in found if table.count]
-
-
-def _least(table: Table, seconds: np.ndarray, count: int) -> list[_Row]:
-    """The rows of the least seconds, in order."""
-    rows = np.arange(len(seconds))
-    if count < len(seconds):  # most need no order
-        rows = np.flatnonzero(seconds <= np.partition(seconds, count - 1)[count - 1])
-    rows = rows[np.argsort(seconds[rows], kind="stable")[:count]]
-    return [(float(seconds[row]), table, int(row)) for row in rows]

@@ -24,6 +24,7 @@ MEANING = 1
 SCHEMA = hashlib.sha256(f"kgen trial {MEANING}".encode()).hexdigest()[:16]
 
 
+@functools.lru_cache(maxsize=64)
 def gpu_facts(target: Target) -> GpuFacts:
     """What of a target decides how fast a kernel runs."""
     watts = None if target.power_watts is None else round(target.power_watts)
@@ -36,6 +37,7 @@ def toolchain() -> Toolchain:
     return Toolchain(compiler.toolchain().version, VERSION, SCHEMA)
 
 
+@functools.lru_cache(maxsize=64)
 def problem_key(problem: NormalProblem) -> ProblemKey:
     """The identity of a problem in the database."""
     graph = problem.graph

@@ -13,7 +13,7 @@ from kgen.dsl.machine import Fitted, Machine
 from kgen.dsl.target import TARGETS
 from kgen.ops.gemm.gemv import GemvConstants
 from kgen.tuner import records
-from kgen.tuner.columns import best
+from kgen.tuner.best import best
 from kgen.tuning_db import TrialRecord, machines, open_store
 
 H200 = TARGETS["H200"]

@@ -9,8 +9,9 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import normalised
 from kgen.dsl.target import TARGETS
 from kgen.dsl.vector import at_least, at_most, ceil_div, chosen, each, maximum, minimum, negated, rounded, where
+from kgen.tuner.best import best
 from kgen.tuner.candidates import Candidates
-from kgen.tuner.columns import Labels, ProblemClass, Table, best, problem_class, scored, table_of
+from kgen.tuner.columns import Labels, ProblemClass, Table, problem_class, scored, table_of
 from kgen.tuner.space import Space
 
 H200, A100, T4 = (TARGETS[name] for name in ("H200", "A100-SXM4-80GB", "T4"))

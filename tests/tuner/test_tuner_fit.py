@@ -12,7 +12,8 @@ from kgen.dsl.family import normalised
 from kgen.dsl.machine import Constants, Fitted, Machine
 from kgen.dsl.target import TARGETS
 from kgen.ops.gemm.wgmma_model import WgmmaConstants
-from kgen.tuner.columns import best, scored
+from kgen.tuner.best import best
+from kgen.tuner.columns import scored
 from kgen.tuner.fit import Measurement, fit, is_held_out, regret
 from kgen.tuning_db import machines
 

@@ -22,7 +22,7 @@ from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import DType, e4m3, e5m2, f64, i8, i32, tf32
-from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, where
+from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, sqrt, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, Matrix, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
@@ -418,7 +418,7 @@ class Gemv(GemmSchedule):
         in_flight = in_flight * (iterations / (iterations + k.idle))
         enough = in_flight / (k.latency * target.bandwidth / target.sm_count)
         uneven = most * target.sm_count / blocks
-        flow = enough / (1 + enough**4) ** 0.25 / (1 + (uneven - 1) / 2)
+        flow = enough / sqrt(sqrt(1 + enough * enough * enough * enough)) / (1 + (uneven - 1) / 2)
         beside = (self.lanes if v.along_k else 32 // self.lanes) * pack * size
         flow = flow / (1 + k.beside * log2(maximum(1.0, 512 / beside)))
         # A thread with many loads under way keeps on while others start and end.

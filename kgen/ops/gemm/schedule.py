@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, i32, tf32
-from kgen.dsl.vector import Vector, ceil_div, maximum
+from kgen.dsl.vector import Vector, ceil_div, gcd, maximum
 from kgen.ops.common.memory_bound import LINE, SECTOR
 from kgen.ops.gemm.problem import Gemm, Matrix, Scale, contraction, describe
 
@@ -303,6 +303,8 @@ def number_parameters(
 class GemmSchedule(Schedule):
     """Base of the GEMM schedules: the launch's symbols and sizes."""
 
+    one_source = True
+
     BM: int
     BN: int
     splits: int
@@ -312,8 +314,7 @@ class GemmSchedule(Schedule):
     def sizes_in_32_bits(self, problem: Problem, target: Target) -> Vector:
         """M, N, K, batches and the number of blocks are 32-bit integers in the kernel (offsets in memory are not)"""
         g = describe(problem)
-        blocks = g.M * g.N * g.batches < 2**26 or self.blocks_of(g) < 2**26
-        return (max(g.M, g.N, g.K, *g.batch) <= LARGEST) & blocks
+        return (maximum(g.M, g.N, g.K, *g.batch) <= LARGEST) & (self.blocks_of(g) < 2**26)
 
     @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
@@ -323,7 +324,7 @@ class GemmSchedule(Schedule):
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Schedule:
         """The best of the configs that a search considers, by the model."""
-        from kgen.tuner.columns import best  # here, as it loads numpy
+        from kgen.tuner.best import best  # here, as it loads numpy
 
         return best(cls, problem, target)[0]
 
@@ -377,9 +378,9 @@ def sectors_of_rows(x: Matrix) -> bool:
     return not any(pitch % SECTOR for pitch in _pitches(x))
 
 
-def lines_of_rows(x: Matrix) -> float:
+def lines_of_rows(x: Matrix) -> Vector:
     """How many lines of 128 bytes as many bytes of a row lie in, in the mean over an operand's rows: from 1 to 2."""
-    return 2 - math.gcd(LINE, *_pitches(x)) / LINE
+    return 2 - functools.reduce(gcd, _pitches(x), LINE) / LINE
 
 
 def _pitches(x: Matrix) -> list[int]:
@@ -419,6 +420,7 @@ def memory_seconds(g: Gemm, BM: Vector, BN: Vector, target: Target, through_l2: 
     return maximum(by_tiles / (through_l2 * target.bandwidth), once / (reached * target.bandwidth))
 
 
+@functools.lru_cache(maxsize=1024)
 def _class_of(problem: NormalProblem) -> Hashable:
     g = describe(problem)
 

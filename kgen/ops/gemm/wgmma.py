@@ -9,15 +9,13 @@ time in wgmma_model.py.
 
 from __future__ import annotations
 
-import math
-
 from kgen.codegen.source import Source
 from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import RESERVED_SHARED, Target, sm
 from kgen.dsl.types import f16, f32
-from kgen.dsl.vector import Vector, anywhere, ceil_div, maximum, negated, where
+from kgen.dsl.vector import Vector, anywhere, at_least, ceil_div, maximum, minimum, negated, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import describe, exchanged, matches
 from kgen.ops.gemm.schedule import WGMMA_OPERANDS, is_k_major
@@ -65,7 +63,7 @@ class WgmmaGemm(WgmmaSizes):
     def no_empty_axis(self, problem: Problem, target: Target) -> bool:
         """a tensor map has no empty axis"""
         g = self.view(problem)
-        return min(g.M, g.N, g.K, *g.batch) >= 1
+        return minimum(g.M, g.N, g.K, *g.batch) >= 1
 
     @rule
     def batch_axes(self, problem: Problem, target: Target) -> bool:
@@ -256,27 +254,28 @@ class WgmmaGemm(WgmmaSizes):
         operand, or where it makes tiles whose extent along M is no multiple of 64"""
         g, swapped = describe(problem), exchanged(problem)
         saved = sum(self.needs_copy(g, side) - self.needs_copy(swapped, side) for side in "ab")
-        rows = math.ceil(g.M / g.groups)
-        if not self.swap_ab or (rows <= 256 and rows < g.N) or saved > 0:
+        if not self.swap_ab or saved > 0:
             return True
-        return (self.BN > 64) & (self.BN % 64 != 0)
+        rows = ceil_div(g.M, g.groups)
+        return ((rows <= 256) & (rows < g.N)) | ((self.BN > 64) & (self.BN % 64 != 0))
 
     @pruning
     @sized
-    def rows_of_the_instruction(self, problem: Problem, target: Target) -> bool:
+    def rows_of_the_instruction(self, problem: Problem, target: Target) -> Vector:
         """a product of at most 32 rows, which run along K, is computed transposed where that copies no more operands: of the 64
         rows of an instruction most would be padding"""
         g, swapped = describe(problem), exchanged(problem)
         more = sum(self.needs_copy(swapped, side) - self.needs_copy(g, side) for side in "ab")
-        few = g.M <= 32 < g.N and is_k_major(g, "a") and not g.offsets and not g.scales
-        return self.swap_ab or not few or more > 0
+        if self.swap_ab or more > 0 or not is_k_major(g, "a") or g.offsets or g.scales:
+            return True
+        return (g.M > 32) | (g.N <= 32)
 
     @pruning
     @sized
     def not_too_wide(self, problem: Problem, target: Target) -> Vector:
         """a tile is at most the next power of two or multiple of 32 that covers the product"""
         g = self.view(problem)
-        covering = min((n for n in (8, 16, *range(32, 257, 32)) if n >= g.N), default=256)
+        covering = at_least(g.N, (8, 16, *range(32, 257, 32)), 256)
         return (covering >= self.BN) & ((self.BM <= 64) | (self.BM // 2 < g.M))
 
     @pruning

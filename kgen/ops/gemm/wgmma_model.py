@@ -309,7 +309,7 @@ def _traffic(config: WgmmaGemm, g: Gemm, in_step: Vector, k: WgmmaConstants) -> 
         once = extent * a_row
         again = maximum(0.0, waves * wave * a_row - once)
         twice = k.apart * (minimum(apart, k.most_apart) - 1)
-        return once * (1 + twice) + again * min(1.0, max(0.0, once / k.kept - 1))
+        return once * (1 + twice) + again * minimum(1.0, maximum(0.0, once / k.kept - 1))
 
     of_m = read(g.M, where(by_m, wide, long) * tile_m, where(by_m, apart, beside))
     of_n = read(g.N, where(by_m, long, wide) * tile_n, where(by_m, beside, apart))

@@ -126,9 +126,8 @@ class WgmmaSizes(GemmSchedule):
         g = self.view(problem)
         if self.copies(g):
             return False
-        if problem.bytes <= constants(WgmmaConstants, target).few_bytes:
-            return True
-        return self.clusters_of(g) * self.cluster_size * self.splits >= 0.9 * target.sm_count
+        little = problem.bytes <= constants(WgmmaConstants, target).few_bytes
+        return little | (self.clusters_of(g) * self.cluster_size * self.splits >= 0.9 * target.sm_count)
 
     @property
     def grouped_side(self) -> str:

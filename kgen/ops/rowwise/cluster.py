@@ -242,7 +242,7 @@ class RowwiseCluster(Schedule):
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> RowwiseCluster:
         """The best of the configs that a search considers, by the model."""
-        from kgen.tuner.columns import best  # here, as it loads numpy
+        from kgen.tuner.best import best  # here, as it loads numpy
 
         why = left_to_blocks(problem)
         if why:

@@ -1,0 +1,313 @@
+// A recorded choice (kgen/tuner/recorded.py): the arithmetic of rules and of a model over the columns of a class's configs.
+//
+// Numbers first: what follows from the sizes alone, with the guards that say whether the recording serves them. Then, a chunk of
+// rows at a time, which rows are valid; of these, which are best with the first value of each `last` field; and then the best of
+// these rows with all of their values.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace {
+
+constexpr int CHUNK = 128;
+constexpr int FIELDS = 8;
+constexpr double NEVER = std::numeric_limits<double>::infinity();
+
+// In the order of OPS in kgen/tuner/traced.py; the last two are of programs alone.
+enum Op : int32_t {
+  ADD, SUBTRACT, MULTIPLY, DIVIDE, FLOOR_DIVIDE, REMAINDER, MINIMUM, MAXIMUM, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL,
+  NOT_EQUAL, AND, OR, NOT, NEGATIVE, CEIL, FLOOR, RINT, SQRT, LOG2, GCD, POWER, WHERE, GUARD, ALIVE
+};
+
+struct Instruction {
+  int32_t op, to, a, b, c;
+};
+
+// What an instruction reads: a register, a number or a column, by its index.
+enum Kind : int32_t { REGISTER, NUMBER, COLUMN };
+struct Operand {
+  int32_t code;
+  Kind kind() const { return static_cast<Kind>(code & 3); }
+  int32_t index() const { return code >> 2; }
+};
+
+// A column has a value for each row, for each combination of the `last` fields, or for both: `strides` in elements.
+struct Column {
+  const double* data;
+  int32_t row_stride, last_stride;
+};
+
+struct Program {
+  const Column* columns;
+  const Instruction* code;
+  int32_t column_count, registers, count, results[2 + FIELDS];
+};
+
+// Rows of a table with one value each of the fields that sizes decide. Those of a group, `begins[i]` to `begins[i + 1]`, are valid
+// alike; `places`: of each row, its place in the table. Results of `valid`, whose rows are groups: whether they are; of `plain`:
+// seconds, misfit; of `whole`: whether the `last` fields are valid, seconds, the other fields.
+struct Part {
+  const int32_t* begins;
+  const int64_t* places;
+  int32_t groups, last, table, variant, variants, field_count;
+  Program valid, plain, whole;
+};
+
+struct Found {
+  double misfit, seconds;
+  int64_t order;
+  int32_t part, row, last;
+  double fields[FIELDS];
+
+  bool operator<(const Found& other) const {
+    if (misfit != other.misfit) return misfit < other.misfit;
+    return seconds != other.seconds ? seconds < other.seconds : order < other.order;
+  }
+};
+
+// Truth values are 0 and 1.
+__attribute__((always_inline)) inline double of_two(Op op, double a, double b) {
+  switch (op) {
+    case ADD: return a + b;
+    case SUBTRACT: return a - b;
+    case MULTIPLY: return a * b;
+    case DIVIDE: return a / b;
+    case FLOOR_DIVIDE: return std::floor(a / b);
+    case REMAINDER: return a - std::floor(a / b) * b;
+    case MINIMUM: return a < b ? a : b;
+    case MAXIMUM: return a > b ? a : b;
+    case LESS: return a < b ? 1.0 : 0.0;
+    case LESS_EQUAL: return a <= b ? 1.0 : 0.0;
+    case GREATER: return a > b ? 1.0 : 0.0;
+    case GREATER_EQUAL: return a >= b ? 1.0 : 0.0;
+    case EQUAL: return a == b ? 1.0 : 0.0;
+    case NOT_EQUAL: return a != b ? 1.0 : 0.0;
+    case AND: return a * b;
+    case OR: return a > b ? a : b;
+    case NOT: return 1.0 - a;
+    case NEGATIVE: return -a;
+    case CEIL: return std::ceil(a);
+    case FLOOR: return std::floor(a);
+    case RINT: return std::rint(a);
+    case SQRT: return std::sqrt(a);
+    case LOG2: return std::log2(a);
+    case GCD: return static_cast<double>(std::gcd(static_cast<int64_t>(a), static_cast<int64_t>(b)));
+    case POWER: return std::pow(a, b);
+    default: return 0;
+  }
+}
+
+struct Values {
+  const double* data;
+  bool one;  // the same for all lanes
+};
+
+template <Op op>
+void apply(double* __restrict to, Values a, Values b, int n) {
+  if (a.one && b.one) {
+    std::fill_n(to, n, of_two(op, *a.data, *b.data));
+  } else if (a.one) {
+    const double x = *a.data;
+    for (int i = 0; i < n; ++i) to[i] = of_two(op, x, b.data[i]);
+  } else if (b.one) {
+    const double y = *b.data;
+    for (int i = 0; i < n; ++i) to[i] = of_two(op, a.data[i], y);
+  } else {
+    for (int i = 0; i < n; ++i) to[i] = of_two(op, a.data[i], b.data[i]);
+  }
+}
+
+void choose(double* __restrict to, Values condition, Values yes, Values no, int n) {
+  if (condition.one) {
+    const Values taken = *condition.data != 0 ? yes : no;
+    for (int i = 0; i < n; ++i) to[i] = taken.data[taken.one ? 0 : i];
+  } else if (yes.one || no.one) {
+    for (int i = 0; i < n; ++i) {
+      const double x = yes.data[yes.one ? 0 : i], y = no.data[no.one ? 0 : i];
+      to[i] = condition.data[i] != 0 ? x : y;
+    }
+  } else {
+    for (int i = 0; i < n; ++i) to[i] = condition.data[i] != 0 ? yes.data[i] : no.data[i];
+  }
+}
+
+using Apply = void (*)(double*, Values, Values, int);
+template <int... ops>
+constexpr auto table(std::integer_sequence<int, ops...>) {
+  return std::vector<Apply>{apply<static_cast<Op>(ops)>...};
+}
+const std::vector<Apply> APPLY = table(std::make_integer_sequence<int, WHERE>());
+
+// The best that were found, the first of them first.
+class Best {
+ public:
+  explicit Best(size_t most) : most_(most) { found_.reserve(most + 1); }
+
+  bool takes(const Found& one) const { return found_.size() < most_ || one < found_.back(); }
+  void add(const Found& one) {
+    found_.insert(std::upper_bound(found_.begin(), found_.end(), one), one);
+    if (found_.size() > most_) found_.pop_back();
+  }
+  std::vector<Found>& all() { return found_; }
+
+ private:
+  size_t most_;
+  std::vector<Found> found_;
+};
+
+// Runs programs over chunks of lanes; a lane is a row with a combination of the `last` fields.
+class Machine {
+ public:
+  explicit Machine(const double* numbers) : numbers_(numbers) {}
+
+  // `rows[i]` and `last[i]` are lane i's; `in_a_row`: rows one after another, all with the first of `last`. False where an ALIVE
+  // finds no lane.
+  bool run(const Program& program, const int32_t* rows, const int32_t* last, int n, bool in_a_row) {
+    program_ = &program, rows_ = rows, last_ = last, n_ = n, in_a_row_ = in_a_row;
+    registers_.resize(std::max(registers_.size(), static_cast<size_t>(program.registers) * CHUNK));
+    gathered_.resize(std::max(gathered_.size(), static_cast<size_t>(program.column_count) * CHUNK));
+    columns_.assign(program.column_count, {nullptr, false});
+    for (const Instruction* at = program.code; at != program.code + program.count; ++at) {
+      const Values a = values({at->a});
+      if (at->op == ALIVE) {
+        bool alive = a.one && *a.data != 0;
+        for (int i = 0; !a.one && i < n; ++i) alive |= a.data[i] != 0;
+        if (!alive) return false;
+      } else if (at->op == WHERE) {
+        choose(to(at->to), a, values({at->b}), values({at->c}), n);
+      } else {
+        APPLY[at->op](to(at->to), a, values({at->b}), n);
+      }
+    }
+    return true;
+  }
+
+  double value(int32_t operand, int lane) {
+    const Values found = values({operand});
+    return found.data[found.one ? 0 : lane];
+  }
+
+ private:
+  double* to(int32_t index) { return &registers_[static_cast<size_t>(index) * CHUNK]; }
+  Values values(Operand x) {
+    if (x.kind() == NUMBER) return {numbers_ + x.index(), true};
+    if (x.kind() == REGISTER) return {to(x.index()), false};
+    Values& found = columns_[x.index()];
+    if (found.data == nullptr) found = lanes(program_->columns[x.index()], x.index());
+    return found;
+  }
+  Values lanes(const Column& column, int index) {
+    if (column.row_stride == 0 && (in_a_row_ || column.last_stride == 0)) return {column.data, true};
+    if (in_a_row_ && column.row_stride == 1) return {column.data + rows_[0], false};
+    double* to = &gathered_[static_cast<size_t>(index) * CHUNK];
+    for (int i = 0; i < n_; ++i) {
+      to[i] = column.data[static_cast<int64_t>(rows_[i]) * column.row_stride + last_[i] * column.last_stride];
+    }
+    return {to, false};
+  }
+
+  const double* numbers_;
+  const Program* program_;
+  const int32_t *rows_, *last_;
+  int n_;
+  bool in_a_row_;
+  std::vector<double> registers_, gathered_;
+  std::vector<Values> columns_;
+};
+
+void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
+  constexpr int32_t first[CHUNK] = {};
+  int32_t rows[CHUNK];
+  int count = 0;
+  const auto score = [&] {
+    machine.run(part.plain, rows, first, count, false);
+    for (int i = 0; i < count; ++i) {
+      const int64_t place = part.places[rows[i]] * part.variants + part.variant;
+      Found one{machine.value(part.plain.results[1], i), machine.value(part.plain.results[0], i),
+                (static_cast<int64_t>(part.table) << 40) + place, number, rows[i], 0, {}};
+      if (one.seconds < NEVER && best.takes(one)) best.add(one);
+    }
+    count = 0;
+  };
+  for (int start = 0; start < part.groups; start += CHUNK) {
+    int32_t groups[CHUNK];
+    bool valid[CHUNK];
+    const int n = std::min(CHUNK, part.groups - start);
+    std::iota(groups, groups + n, start);
+    if (!machine.run(part.valid, groups, first, n, true)) continue;
+    for (int i = 0; i < n; ++i) valid[i] = machine.value(part.valid.results[0], i) != 0;
+    for (int i = 0; i < n; ++i) {
+      for (int row = part.begins[start + i]; valid[i] && row < part.begins[start + i + 1]; ++row) {
+        rows[count++] = row;
+        if (count == CHUNK) score();
+      }
+    }
+  }
+  if (count > 0) score();
+}
+
+// All combinations of the `last` fields of the rows in `top` that are a part's.
+void whole_rows(const Part& part, int number, const std::vector<Found>& top, const std::vector<int>& ranks, Machine& machine,
+                Best& best) {
+  int32_t rows[CHUNK], last[CHUNK];
+  int64_t order[CHUNK];
+  int n = 0;
+  const auto flush = [&] {
+    if (n > 0 && machine.run(part.whole, rows, last, n, false)) {
+      for (int i = 0; i < n; ++i) {
+        Found one{0, machine.value(part.whole.results[1], i), order[i], number, rows[i], last[i], {}};
+        if (machine.value(part.whole.results[0], i) == 0 || !(one.seconds < NEVER) || !best.takes(one)) continue;
+        for (int f = 0; f < part.field_count; ++f) one.fields[f] = machine.value(part.whole.results[2 + f], i);
+        best.add(one);
+      }
+    }
+    n = 0;
+  };
+  for (size_t i = 0; i < top.size(); ++i) {
+    if (top[i].part != number) continue;
+    for (int l = 0; l < part.last; ++l) {
+      rows[n] = top[i].row, last[n] = l;
+      order[n] = (static_cast<int64_t>(ranks[part.table]) << 40) + static_cast<int64_t>(i) * part.last + l;
+      if (++n == CHUNK) flush();
+    }
+  }
+  flush();
+}
+
+}  // namespace
+
+// The best `count` of what `reach` rows give that are the best with plain `last` fields, into `found`. `numbers` begins with the
+// sizes and has room for all that follows from them. Gives how many were found; -1 - i where guard i does not hold.
+extern "C" __attribute__((visibility("default"))) int32_t kgen_choose(
+    const Instruction* code, int32_t code_count, double* numbers, const Part* parts, int32_t part_count, int32_t tables,
+    int32_t reach, int32_t count, Found* found) {
+  int32_t guards = 0;
+  for (const Instruction* at = code; at != code + code_count; ++at) {
+    const double a = numbers[at->a];
+    if (at->op == GUARD) {
+      if ((a != 0) != (at->b != 0)) return -1 - guards;
+      ++guards;
+    } else if (at->op == WHERE) {
+      numbers[at->to] = a != 0 ? numbers[at->b] : numbers[at->c];
+    } else {
+      numbers[at->to] = of_two(static_cast<Op>(at->op), a, numbers[at->b]);
+    }
+  }
+  Machine machine(numbers);
+  Best plain(reach), best(count);
+  for (int i = 0; i < part_count; ++i) plain_rows(parts[i], i, machine, plain);
+  std::vector<Found>& top = plain.all();
+  while (!top.empty() && top.back().misfit > top.front().misfit) top.pop_back();
+  std::vector<int> ranks(tables, static_cast<int>(top.size()));
+  for (size_t i = 0; i < top.size(); ++i) {
+    int& rank = ranks[parts[top[i].part].table];
+    rank = std::min(rank, static_cast<int>(i));
+  }
+  for (int i = 0; i < part_count; ++i) whole_rows(parts[i], i, top, ranks, machine, best);
+  std::copy(best.all().begin(), best.all().end(), found);
+  return static_cast<int32_t>(best.all().size());
+}
