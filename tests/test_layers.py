@@ -31,7 +31,8 @@ DOORS = {
     "optuna": ["kgen/tuner/search.py"],
     "threadpoolctl": ["kgen/tuner/posterior.py"],
     "numpy": [
-        f"kgen/tuner/{name}.py" for name in ("best", "columns", "fit", "listed", "posterior", "recorded", "traced")
+        f"kgen/tuner/{name}.py"
+        for name in ("best", "columns", "fit", "instructions", "listed", "posterior", "recorded", "traced")
     ],
     "sqlalchemy": ["tuning_db/"],
     "alembic": ["tuning_db/"],

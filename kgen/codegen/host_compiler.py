@@ -44,13 +44,18 @@ def toolchain() -> Toolchain:
             "the emulator needs a C++ compiler: neither g++ (12 or later) nor clang++ is on PATH; install one"
         )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    flags: tuple[str, ...] = ()
+    return Toolchain(path, version, cpu_flags())
+
+
+@cache
+def cpu_flags() -> tuple[str, ...]:
+    """The compiler's flags for this CPU."""
     cpu = Path("/proc/cpuinfo")
-    if platform.machine() == "x86_64" and cpu.exists():
-        known = re.search(r"^flags\s*:(.*)$", cpu.read_text(), re.M)
-        has = set(known.group(1).split()) if known else set()
-        flags = tuple(f"-m{name}" for name in ("avx2", "fma", "f16c") if name in has)
-    return Toolchain(path, version, flags)
+    if platform.machine() != "x86_64" or not cpu.exists():
+        return ()
+    known = re.search(r"^flags\s*:(.*)$", cpu.read_text(), re.M)
+    has = set(known.group(1).split()) if known else set()
+    return tuple(f"-m{name}" for name in ("avx2", "fma", "f16c") if name in has)
 
 
 #: What a compiler says when the machine failed it; a kernel's text is not to blame then.

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -17,7 +18,11 @@ from kgen.dsl.errors import ArgumentError
 
 def cache_dir() -> Path:
     """The cache folder: KGEN_CACHE_DIR, else the user's own cache folder. It need not exist yet."""
-    given = os.environ.get("KGEN_CACHE_DIR")
+    return _cache_dir(*map(os.environ.get, ("KGEN_CACHE_DIR", "XDG_CACHE_HOME", "HOME")))
+
+
+@functools.lru_cache(maxsize=8)
+def _cache_dir(given: str | None, *_of_user: str | None) -> Path:
     if given:
         return user_path(given)
     import platformdirs  # here, because most commands end before they need it

@@ -334,6 +334,7 @@ class KernelOperator(Constant):
             _watch()
             plan = first.first_plan(self, key, operands)  # refuses what is strange
             self.keep(key, plan)
+            return plan(operands, addresses, named)  # the extension makes them from the third of a kind on
         found = plan(operands, addresses, named)
         self._met(given, outputs or None, plan)
         return found

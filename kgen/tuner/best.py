@@ -31,10 +31,9 @@ def best(schedule: type[Config], problem: NormalProblem, target: Target, count: 
     """
     found: list[Schedule] = []
     if schedule.target.runs_on(target.arch) and schedule.applies(problem):
-        known = problem_class(schedule, problem, target)
         reach = max(_REACH, count) if schedule.last else count
-        told = recorded.best(known, problem, target, reach, count)
-        found = by_columns(known, problem, target, reach, count) if told is None else told
+        told = recorded.best(schedule, problem, target, reach, count)
+        found = by_columns(schedule, problem, target, reach, count) if told is None else told
     if not found:
         raise ConfigError(
             f"no {schedule.__name__} config is valid for {problem} on {target}{_missing(schedule, problem, target)}"
@@ -42,8 +41,11 @@ def best(schedule: type[Config], problem: NormalProblem, target: Target, count: 
     return found  # type: ignore[return-value]  # of this schedule, as its tables are
 
 
-def by_columns(known: ProblemClass, problem: NormalProblem, target: Target, reach: int, count: int) -> list[Schedule]:
+def by_columns(
+    schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int
+) -> list[Schedule]:
     """The best `count` of what the best `reach` with plain `last` fields give with all values of those."""
+    known = problem_class(schedule, problem, target)
     found: list[_Row] = []
     plain = {name: known.schedule.fields[name].values[0] for name in known.schedule.last}
     for table in _fitting(known.of(problem, target), problem, target):

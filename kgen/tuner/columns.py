@@ -229,8 +229,6 @@ class ProblemClass:
     tables: tuple[Table, ...]
     steps: tuple[tuple[str, ...], ...]
     _narrow: dict[tuple[int, bytes], Table] = made(default_factory=dict)
-    #: What `kgen.tuner.recorded` keeps here, by the problems' forms.
-    recordings: dict[Hashable, Any] = made(default_factory=dict)
 
     def of(self, problem: NormalProblem, target: Target) -> list[Table]:
         """The configs that a search considers for one of its problems, without the `last` fields."""

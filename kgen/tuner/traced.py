@@ -2,8 +2,8 @@
 class shows the arithmetic that all its shapes have.
 
 A traced problem has traced sizes and strides. What is computed from them is noted (`Trace.nodes`) rather than done; what numpy
-makes of columns alone is done, and noted as a column. A traced number has the value that it has for the problem at hand too: where
-Python's flow asks for a truth value, it gets that one, and the question becomes a guard, as other sizes may be of another mind.
+makes of columns alone is done, and noted as a column. A traced number also has its value for the problem at hand: where Python
+asks for a truth value it gets that one, and the question becomes a guard, as the answer may be another for other sizes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ OPS: dict[str, Callable[..., Any]] = {
     "where": lambda condition, yes, no: yes if condition else no,
 }
 #: What gives truth values; what numpy calls them of such.
-_TRUTHS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not"}
+_TRUTHS = frozenset(
+    ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not")
+)
 _ALIAS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "logical_not", "true_divide": "divide"}
 
 
@@ -58,7 +60,7 @@ class NotTraced(TypeError):
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """An input, by its place, where `op` is ""; a number or a column, where it has a `value`; or an op of nodes, by their places."""
+    """An input, by its place, where `op` is ""; a number or a column, with a `value`; else an op of nodes, by their places."""
 
     op: str
     args: tuple[int, ...]
@@ -99,12 +101,14 @@ class Trace:
         key = op, places
         if key in self._known:
             return Traced(self, self._known[key])
+        is_number = all(self.nodes[place].is_number for place in places)
+        if op.startswith("logical") and not all(map(self._is_truth, places)):
+            raise NotTraced(f"{op} of numbers")
+        if op == "add" and not is_number and all(map(self._is_truth, places)):
+            raise NotTraced("a sum of truth values, which numpy takes for one of them")
         same = self._same(op, places)
         if same is not None:
             return Traced(self, same)
-        if op.startswith("logical") and not all(map(self._is_truth, places)):
-            raise NotTraced(f"{op} of numbers")
-        is_number = all(self.nodes[place].is_number for place in places)
         value = OPS[op](*(self._values[place] for place in places)) if is_number else None
         return self._add(key, Node(op, places, is_number), value)
 
@@ -127,15 +131,11 @@ class Trace:
         """The operand that an op gives as it is."""
         if op == "where" and places[1] == places[2]:
             return places[1]
-        neutral = {"multiply": 1, "divide": 1, "logical_and": True, "add": 0, "logical_or": False}.get(op)
+        neutral = {"multiply": 1, "divide": 1, "add": 0, "logical_and": True, "logical_or": False}.get(op)
         for place, other in zip(places, reversed(places)) if neutral is not None else ():
             node = self.nodes[other]
-            if (
-                node.value is not None
-                and node.is_number
-                and node.value == neutral
-                and (op != "divide" or place == places[0])
-            ):
+            kept = op.startswith("logical") or not self._is_truth(place)
+            if node.is_number and node.value == neutral and kept and (op != "divide" or place == places[0]):
                 return place
         return None
 
@@ -212,6 +212,9 @@ class _Closed:
     def __getattr__(self, name: str) -> Any:
         raise NotTraced(f"the problem as it was put: {name}")
 
+    def __str__(self) -> str:
+        raise NotTraced("the problem as it was put, as text")
+
 
 def sizes_of(problem: NormalProblem) -> list[int]:
     """All sizes and strides of a problem, in the order of a traced one's."""
@@ -250,4 +253,4 @@ def traced(problem: NormalProblem) -> tuple[Trace, NormalProblem]:
     origin: Any = _Closed()
     made = dataclasses.replace(problem, operands=operands, leading=leading, bindings=bindings, origin=origin)
     made.__dict__["_hash"] = hash(id(trace))
-    return trace, made  # type: ignore[return-value]  # as normal as the other is
+    return trace, made

@@ -9,7 +9,7 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import normalised
 from kgen.dsl.target import TARGETS
 from kgen.dsl.vector import at_least, at_most, ceil_div, chosen, each, maximum, minimum, negated, rounded, where
-from kgen.tuner.best import best
+from kgen.tuner.best import best, by_columns
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.columns import Labels, ProblemClass, Table, problem_class, scored, table_of
 from kgen.tuner.space import Space
@@ -85,12 +85,12 @@ def test_what_is_found_once_a_class_does_not_change_a_choice(dtype, monkeypatch)
     sizes = (16, 40, 64, 256, 304, 1024, 1536, 2848, 4096, 8192)
     shapes = [(source.randint(1, 3000), source.choice(sizes), source.choice(sizes)) for _ in range(25)]
     asked = [product(*shape, dtype, source.choice((None, {"b": "col"}))) for shape in shapes]
-    known = [best(kgen.WgmmaGemm, problem, H200, 3) for problem in asked]
+    known = [by_columns(kgen.WgmmaGemm, problem, H200, 32, 3) for problem in asked]
     monkeypatch.setattr(
         Table, "once", lambda table, function, rest, level: function(table.schedule.partial(table), *rest)
     )
     monkeypatch.setattr(ProblemClass, "_kept", lambda known, place, mask: known.tables[place].kept(mask))
-    assert [best(kgen.WgmmaGemm, problem, H200, 3) for problem in asked] == known
+    assert [by_columns(kgen.WgmmaGemm, problem, H200, 32, 3) for problem in asked] == known
 
 
 def test_classes_differ_where_rules_do():

@@ -231,7 +231,7 @@ class Gemv(GemmSchedule):
         """lanes side by side read at least 64 bytes in a row, where the matrix has so many"""
         v = view(problem)
         beside, size = (self.lanes, v.g.K) if v.along_k else (32 // self.lanes, v.outer)
-        return (beside == 32) | (beside * self.pack >= min(64 // v.dtype.bytes, size))
+        return (beside == 32) | (beside * self.pack >= minimum(64 // v.dtype.bytes, size))
 
     @pruning
     @sized

@@ -25,6 +25,7 @@ from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 from kgen.ops.common.sizes import bounded, fill
 
 
+@functools.lru_cache(maxsize=4096)
 def contraction(graph: Graph) -> Expr | None:
     """The graph's one matrix product: of inputs as they are or transposed, or of fp8 inputs with scales of their blocks.
 
@@ -39,6 +40,7 @@ def contraction(graph: Graph) -> Expr | None:
     return products[0] if served else None
 
 
+@functools.lru_cache(maxsize=4096)
 def sides(graph: Graph) -> tuple[Factor, Factor]:
     """What the contraction of a graph of this family multiplies."""
     product = contraction(graph)
@@ -158,7 +160,7 @@ def describe(problem: Problem) -> Gemm:
             Scale(_factor(problem, left.scale.name, left, batch, blocks[0]), rows, depth),
             Scale(_factor(problem, right.scale.name, right, batch, blocks[1]), columns, depth),
         )
-    extras = _extras(graph, product)
+    extras = _extras(graph)
     return Gemm(
         m,
         n,
@@ -211,10 +213,13 @@ def _unit(x: Matrix, rows: int, columns: int) -> Matrix:
     return x
 
 
-def _extras(graph: Graph, product: Expr) -> list[str]:
+@functools.lru_cache(maxsize=4096)
+def _extras(graph: Graph) -> tuple[str, ...]:
     """Names of the inputs that the epilogue reads, in the order of the signature."""
+    product = contraction(graph)
+    assert product is not None
     reached = {node.attr for node in _epilogue(graph, product) if node.op == "input"}
-    return [s.name for s in graph.inputs if s.name in reached]
+    return tuple(s.name for s in graph.inputs if s.name in reached)
 
 
 def normalise(problem: Problem) -> Problem:
@@ -222,7 +227,9 @@ def normalise(problem: Problem) -> Problem:
     if problem.origin is not None:
         return problem
     graph = problem.graph
-    if describe(problem).offsets:
+    product = contraction(graph)
+    assert product is not None
+    if product.op == "grouped_matmul":
         g = describe(problem)
         if g.offsets is not None and g.offsets.strides != (1,):
             told = list(g.offsets.strides)
@@ -236,9 +243,10 @@ def normalise(problem: Problem) -> Problem:
     folded = _fold_rows(graph, operands, sizes)
     if folded is not None:
         operands, sizes = folded, sizes[:-1]
-    result = problem.collapsed(operands, tuple(sizes), {})
-    g = describe(result)
-    return problem.collapsed(operands, tuple(sizes), {"M": g.M, "N": g.N, "K": g.K} | _batch_sizes(sizes))
+    m, n = operands[len(graph.inputs)].shape[-2:]
+    left, _ = sides(graph)
+    k = problem.operand(left.name).shape[-2 if left.transposed else -1]
+    return problem.collapsed(operands, tuple(sizes), {"M": m, "N": n, "K": k} | _batch_sizes(sizes))
 
 
 def _batch_sizes(sizes: Sequence[int]) -> dict[str, int]:
@@ -267,9 +275,7 @@ def _fold_rows(graph: Graph, operands: Sequence[Operand], sizes: Sequence[int]) 
     # Not `runs`: the axis joins M in what has it, and b and broadcast operands stay as they are.
     of_b = {b.name, b.scale.name if b.scale else ""}
     # What is b may be a, or read by the epilogue, too: there it has M's axis.
-    product = contraction(graph)
-    assert product is not None
-    with_rows = {a.name, a.scale.name if a.scale else "", *_extras(graph, product)}
+    with_rows = {a.name, a.scale.name if a.scale else "", *_extras(graph)}
     count, folded = sizes[-1], []
     for o in operands:
         rank = len(o.shape)

@@ -60,7 +60,7 @@ class WgmmaGemm(WgmmaSizes):
 
     @rule
     @sized
-    def no_empty_axis(self, problem: Problem, target: Target) -> bool:
+    def no_empty_axis(self, problem: Problem, target: Target) -> Vector:
         """a tensor map has no empty axis"""
         g = self.view(problem)
         return minimum(g.M, g.N, g.K, *g.batch) >= 1
