@@ -168,7 +168,7 @@ def test_a_warm_training_step_works_nothing_out(monkeypatch, way):
     inputs = [
         torch.randn(shape).requires_grad_(wanted) for shape, wanted in (((2, 3, 8), True), ((8,), True), ((8,), False))
     ]
-    for _ in range(2):
+    for _ in range(3):
         first = trains(operator, inputs, seed, eps=1e-3)
     forbidden = [(autograd, name) for name in ("Step", "way_of", "graph_of", "needed", "training_form")]
     forbidden += [(gradients, "backward"), (call, "problem_of"), (call, "choose")]
@@ -219,7 +219,7 @@ def test_gradients_that_are_more_than_a_warm_call_are_pythons(monkeypatch):
         there = [(y, g) for y, g in zip(results, seeds) if g is not None]
         return torch.autograd.grad([y for y, _ in there], (x, w), [g for _, g in there], allow_unused=True)
 
-    for _ in range(2):
+    for _ in range(3):
         want, negated, of_sum = step(seed, None), step(-seed, None), step(None, seed)
     by_python, real = [], autograd.Step.gradients
     monkeypatch.setattr(autograd.Step, "gradients", lambda self, *given: by_python.append(1) or real(self, *given))
@@ -229,11 +229,11 @@ def test_gradients_that_are_more_than_a_warm_call_are_pythons(monkeypatch):
     assert torch.equal(step(None, seed)[0], of_sum[0])
     assert of_sum[1] is None or not of_sum[1].any()
     assert len(by_python) == 2
-    both = [step(seed, seed) for _ in range(3)]  # a kind of its own: the third is the extension's
-    assert len(by_python) == 4
+    both = [step(seed, seed) for _ in range(4)]  # a kind of its own: the fourth is the extension's
+    assert len(by_python) == 5
     with torch.autograd.forward_ad.dual_level():
         both.append(step(seed, seed))
-    assert len(by_python) == 5
+    assert len(by_python) == 6
     for found in both:
         assert all(map(torch.equal, found, both[0]))
 
