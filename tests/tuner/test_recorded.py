@@ -1,0 +1,289 @@
+"""A recorded choice is the one that is made array by array: of every operator, and of every op that is traced."""
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kgen
+from kgen.dsl.errors import ConfigError, KgenError
+from kgen.dsl.family import family_of, normalised
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.program import program_of
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import TARGETS, Target
+from kgen.dsl.vector import at_least, at_most
+from kgen.ops import operators
+from kgen.tuner import instructions, recorded
+from kgen.tuner.best import best, by_columns
+from kgen.tuner.columns import problem_class
+from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows, part
+from kgen.tuner.traced import OPS, NotTraced, Trace, form_of, sizes_of, traced
+
+H200, A100 = TARGETS["H200"], TARGETS["A100-SXM4-80GB"]
+SIZES = (1, 2, 8, 16, 24, 64, 100, 256, 1000, 1024, 4096, 12288)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    instructions.load()
+
+
+@pytest.fixture(autouse=True)
+def all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "_FEW", 0)
+    monkeypatch.setattr(recorded, "_known", {})
+
+
+def product(m: int, n: int, k: int, dtype: str = "bf16", layouts: dict[str, str] | None = None) -> NormalProblem:
+    return normalised(kgen.hgemm.problem(M=m, N=n, K=k, dtype=dtype, layouts=layouts))
+
+
+def launches(name: str, count: int) -> Iterator[NormalProblem]:
+    """Launches of an operator with sizes that are drawn."""
+    drawn = random.Random(name)
+    for graph in operators()[name].graphs[:2]:
+        for _ in range(count):
+            sizes: dict[str, Any] = {dim: drawn.choice(SIZES) for dim in graph.dims}
+            if any(spec.shape.leading for spec in graph.inputs):
+                sizes["..."] = (drawn.choice((1, 4, 33)),)
+            try:
+                yield from map(normalised, program_of(Problem.dense(graph, sizes)).launches)
+            except KgenError:  # sizes that the operator does not take
+                continue
+
+
+def asked(name: str, count: int) -> Iterator[tuple[type[Schedule], NormalProblem, Target]]:
+    for problem in launches(name, count):
+        for schedule in family_of(problem.graph).schedules:
+            by_model = "best" in schedule.default.__func__.__code__.co_names
+            for target in (H200, A100):
+                if (
+                    by_model
+                    and not problem.empty
+                    and schedule.target.runs_on(target.arch)
+                    and schedule.applies(problem)
+                ):
+                    yield schedule, problem, target
+
+
+@pytest.mark.parametrize("name", sorted(operators()))
+def test_a_recorded_choice_is_the_one_by_columns(name: str) -> None:
+    for schedule, problem, target in asked(name, 4):
+        reach = 32 if schedule.last else 3
+        told = recorded.best(schedule, problem, target, reach, 3)
+        if told is not None:
+            assert told == by_columns(schedule, problem, target, reach, 3), (problem, target)
+
+
+@pytest.mark.parametrize("schedule", [kgen.WgmmaGemm, kgen.MmaGemm, kgen.SimtGemm, kgen.Gemv])
+def test_products_are_recorded_once_a_class(schedule: type[Schedule]) -> None:
+    drawn = random.Random(schedule.__name__)
+    count = 0
+    for _ in range(40):
+        m = drawn.randint(1, 8) if schedule is kgen.Gemv else round(2 ** drawn.uniform(1, 13))
+        n, k = 8 * drawn.randint(1, 2000), 8 * drawn.randint(1, 2000)
+        problem = product(m, n, k, drawn.choice(("f16", "bf16")), drawn.choice((None, {"b": "col"})))
+        if schedule.applies(problem):
+            reach = 32 if schedule.last else 1
+            assert recorded.best(schedule, problem, H200, reach, 1) == by_columns(schedule, problem, H200, reach, 1)
+            count += 1
+    assert count > 20
+    found = [len(one._found) for one in recorded._known.values()]
+    assert found
+    # A row of one matrix, or a column of the other, costs a question of its own.
+    assert max(found) <= 2
+
+
+def test_a_class_has_recordings_for_answers_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asking(kgen.WgmmaGemm):  # type: ignore[misc, name-defined]  # a schedule that is loaded when it is asked for
+        def estimate(self, problem: Problem, target: Target) -> Any:
+            seconds = super().estimate(problem, target)
+            return seconds if problem.sizes["M"] < 500 else -seconds
+
+    for m in (80, 800, 81, 801):
+        problem = product(m, 1024, 4096)
+        told = recorded.best(Asking, problem, H200, 32, 2)
+        assert told == by_columns(Asking, problem, H200, 32, 2)
+    (found,) = recorded._known.values()
+    assert len(found._found) == 2
+
+
+def test_what_is_kept_serves_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = product(304, 6144, 4096)
+    first = recorded.best(kgen.WgmmaGemm, problem, H200, 32, 4)
+    monkeypatch.setattr(recorded, "_known", {})
+
+    def never(*given: Any) -> Any:
+        raise AssertionError("recorded again")
+
+    monkeypatch.setattr(recorded, "problem_class", never)
+    assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 4) == first
+    assert recorded.best(kgen.WgmmaGemm, product(8, 1024, 4096), H200, 32, 1)
+
+
+def test_without_the_library_the_choice_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = product(304, 6144, 4096)
+    found = best(kgen.WgmmaGemm, problem, H200, 3)
+    monkeypatch.setattr(instructions, "function", lambda: None)
+    assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 3) is None
+    assert best(kgen.WgmmaGemm, problem, H200, 3) == found
+
+
+def test_where_no_config_is_valid_the_reasons_are_told() -> None:
+    with pytest.raises(ConfigError, match="no WgmmaGemm config is valid"):
+        best(kgen.WgmmaGemm, product(64, 0, 64), H200)
+
+
+def test_few_configs_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = product(304, 6144, 4096)
+    known = problem_class(kgen.WgmmaGemm, problem, H200)
+    monkeypatch.setattr(recorded, "_FEW", sum(table.count for table in known.tables))
+    monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: make())
+    assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
+
+
+# The ops.
+
+
+ROWS = 300
+
+
+def seconds_of(made: Callable[[Any, np.ndarray, np.ndarray], Any], sizes: list[int]) -> np.ndarray:
+    """What C++ makes of an expression of a size and of two columns, by row."""
+    trace = Trace(sizes)
+    drawn = np.random.default_rng(0)
+    columns = [drawn.integers(1, 50, (ROWS, 1)).astype(float), drawn.uniform(0.5, 9, (ROWS, 1))]
+    seconds = trace.of(made(trace.inputs[0], *columns))
+    arrays = Arrays()
+    valid, plain = Instructions(trace, [trace.of(True)]), Instructions(trace, [seconds, trace.of(0)])
+    whole = Instructions(trace, [trace.of(True), seconds])
+    code, numbers = instructions.numbers(trace)
+    rows = Rows(trace, ROWS, 1, [valid], arrays)
+    about = {"begins": rows.begins, "places": rows.places, "groups": rows.groups, "last": 1, "fields": {}}
+    about |= {"table": 0, "variant": 0, "variants": 1}
+    for name, one in {"valid": valid, "plain": plain, "whole": whole}.items():
+        about[name] = one.described(arrays, rows.columns(one.columns, one is valid, arrays))
+    about, arrays = Arrays.read(arrays.written(about))
+    kept: list[Any] = []
+    parts = (Part * 1)(part(about, arrays, kept))
+    numbers[: len(sizes)] = sizes
+    found = (Found * ROWS)()
+    there = instructions.function()(
+        code.ctypes.data, len(code), numbers.ctypes.data, parts, 1, 1, ROWS, ROWS, found
+    )  # fmt: skip
+    assert there == ROWS
+    result = np.zeros(ROWS)
+    for one in found:
+        result[arrays.found[about["places"]][one.row]] = one.seconds
+    wanted = np.broadcast_to(made(sizes[0], *columns), (ROWS, 1))[:, 0]
+    np.testing.assert_allclose(result, wanted.astype(float), rtol=1e-15, atol=0)
+    return result
+
+
+BINARY = [name for name in OPS if name not in ("where", "gcd") and not name.startswith("logical")]
+UNARY = ("negative", "ceil", "floor", "rint", "sqrt", "log2")
+
+
+@pytest.mark.parametrize("name", [name for name in BINARY if name not in UNARY])
+def test_ops_of_two(name: str) -> None:
+    op = getattr(np, name)
+    seconds_of(lambda n, a, b: op(a, n) * 1.0 + op(n, a), [7])
+    seconds_of(lambda n, a, b: op(b * n, a + n), [7])
+    seconds_of(lambda n, a, b: op(n, 3) * a, [7])
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_ops_of_one(name: str) -> None:
+    op = getattr(np, name)
+    seconds_of(lambda n, a, b: op(b * n), [7])
+    seconds_of(lambda n, a, b: op(n * 0.3) + a, [7])
+
+
+def test_ops_of_truth_values() -> None:
+    def chosen(n: Any, a: np.ndarray, b: np.ndarray) -> Any:
+        wide, low, right = a > n, b * n < 30, n >= 7
+        both = np.where(wide & low, 1.0, 2.0) + np.where(wide | low, 4.0, 8.0) + np.where(~wide, 16.0, 32.0)
+        return (
+            both
+            + np.where(wide, b, a)
+            + np.where(low, a * n, 5.0)
+            + np.where(right, a, b)
+            + np.where(right & wide, n, a)
+        )
+
+    seconds_of(chosen, [7])
+
+
+def test_divisors_and_steps() -> None:
+    seconds_of(lambda n, a, b: np.gcd(n, a.astype(int)) + np.gcd(n * 4, 6), [84])
+    values = (1, 2, 4, 8, 32)
+    for n in (1, 3, 8, 9, 100):
+        seconds_of(
+            lambda n, a, b: at_most(n * a, values, 7) + 100 * at_least(a // n, values, 9) + at_most(n, values, 3), [n]
+        )
+
+
+def test_lines_of_c_plus_plus_know_the_ops() -> None:
+    text = instructions._SOURCE.read_text()
+    listed = text[text.index("enum Op") : text.index("};", text.index("enum Op"))].split("{")[1]
+    names = {"LESS_EQUAL": "LESS_EQUAL", "AND": "LOGICAL_AND", "OR": "LOGICAL_OR", "NOT": "LOGICAL_NOT"}
+    found = [names.get(name.strip(), name.strip()) for name in listed.replace("\n", "").split(",") if name.strip()]
+    assert found == [*(op.upper() for op in OPS), "GUARD", "ALIVE"]
+
+
+def test_what_cannot_be_traced_is_refused() -> None:
+    _, problem = traced(product(64, 512, 1024))
+    m = problem.operands[0].shape[0]
+    column = m * np.ones((4, 1))
+    for refused in (
+        lambda: int(m),
+        lambda: range(m),
+        lambda: f"{m}",
+        lambda: str(problem),
+        lambda: problem.origin.sizes,  # type: ignore[union-attr]
+        lambda: bool(column > 3),
+        lambda: m & 3,
+        lambda: np.add.reduce(column),
+        lambda: np.sort(column),
+        lambda: Trace([1]).inputs[0] + m,
+        lambda: m + np.array(["a"]),
+        lambda: m + "a",
+        lambda: (column > 3) + (column > 5),
+    ):
+        with pytest.raises(TypeError):
+            refused()  # type: ignore[no-untyped-call]
+    assert issubclass(NotTraced, TypeError)
+
+
+def test_questions_become_guards() -> None:
+    trace, problem = traced(product(64, 512, 1024))
+    m, k = problem.operands[0].shape
+    assert not trace.guards
+    assert m < k
+    assert not m > 100
+    assert math.ceil(m / 3) == 22
+    assert m == m
+    assert len(trace.guards) == 3
+
+
+def test_equal_values_are_noted_once() -> None:
+    trace = Trace([5, 6])
+    a, b = trace.inputs
+    before = (a + b) * 2
+    count = len(trace.nodes)
+    assert ((a + b) * 2).place == before.place
+    assert (a * 1).place == a.place
+    assert (a / 1).place == a.place
+    assert np.where(a > b, b, b).place == b.place
+    assert len(trace.nodes) == count + 2  # the 1, and the comparison
+
+
+def test_a_form_has_what_sizes_have_not() -> None:
+    problem = product(64, 512, 1024)
+    assert len(sizes_of(problem)) == 3 * 4 + 3
+    assert form_of(problem) == form_of(product(8, 24, 4096))
+    assert form_of(problem) != form_of(product(64, 516, 1024))
