@@ -34,6 +34,8 @@ def best(schedule: type[Config], problem: NormalProblem, target: Target, count: 
         reach = max(_REACH, count) if schedule.last else count
         told = recorded.best(schedule, problem, target, reach, count)
         found = by_columns(schedule, problem, target, reach, count) if told is None else told
+        if told is None:
+            recorded.record(schedule, problem, target)  # for those to come
     if not found:
         raise ConfigError(
             f"no {schedule.__name__} config is valid for {problem} on {target}{_missing(schedule, problem, target)}"

@@ -20,6 +20,14 @@ def kept(schedule: type[Schedule], of: Hashable, target: Target, make: Callable[
     return files.kept("spaces", (schedule.__name__, text, repr(target)), make)
 
 
+def found_on_disk(schedule: type[Schedule], of: Hashable, target: Target) -> bytes | None:
+    """What `kept` finds on disk; None where it would be made."""
+    text = _text(of)
+    if text is None or not schedule.__module__.startswith("kgen."):
+        return None
+    return files.found_on_disk("spaces", (schedule.__name__, text, repr(target)))
+
+
 def _text(value: Hashable) -> str | None:
     """A key in words that no other has; None where it has something of which that is not known."""
     if isinstance(value, tuple):

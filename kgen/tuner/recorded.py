@@ -9,8 +9,11 @@ for others there is another. Where a schedule cannot be traced, or there is no c
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Hashable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from kgen.dsl.target import Target
 from kgen.tuner import instructions
 from kgen.tuner.columns import Labels, ProblemClass, Table, problem_class
 from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows
-from kgen.tuner.kept import kept
+from kgen.tuner.kept import found_on_disk, kept
 from kgen.tuner.traced import NotTraced, Trace, Traced, form_of, sizes_of, traced
 
 #: Configs of a class up to which the choice is as fast array by array.
@@ -237,59 +240,82 @@ def _terms(trace: Trace, place: int) -> Iterator[int]:
 
 
 class _Recordings:
-    """The recordings of a class, for problems of one form."""
+    """The recordings of a class, for problems of one form. What is not kept on disk is made by a thread: no call waits for it."""
 
     def __init__(self, schedule: type[Schedule], of: Hashable, target: Target) -> None:
         self._schedule, self._of, self._target = schedule, of, target
-        self._found: list[Recorded] = []
+        self.found: list[Recorded] = []
         self._possible = True
+        self._making = threading.Lock()
 
     def best(self, problem: NormalProblem, reach: int, count: int) -> list[Schedule] | None:
-        """As `kgen.tuner.best.by_columns`; None where it cannot be told this way."""
+        """As `kgen.tuner.best.by_columns`; None where it cannot be told this way, or not yet."""
         choose = instructions.function()
         if choose is None or not self._possible:
             return None
-        for recorded in self._found:
-            found = recorded.best(choose, problem, reach, count)
-            if found is not None:
-                return found
+        if not self.found and (data := found_on_disk(self._schedule, ("recorded", self._of), self._target)):
+            self.found.append(Recorded(self._schedule, data))
+        for recorded in self.found:
+            told = recorded.best(choose, problem, reach, count)
+            if told is not None:
+                return told
+        return None
+
+    def record(self, problem: NormalProblem) -> None:
+        """Has one more recording made, for sizes such as this problem's; the first of a class is kept."""
+        if instructions.function() and self._possible and self._making.acquire(blocking=False):
+            _threads().submit(self._make, problem)
+
+    def _make(self, problem: NormalProblem) -> None:
         try:
-            recorded = Recorded(self._schedule, self._written(problem))
+            known = problem_class(self._schedule, problem, self._target)
+            if sum(table.count for table in known.tables) <= _FEW:
+                raise NotTraced("few configs")
+
+            def written() -> bytes:
+                return _Recorder(known, problem, self._target).written()
+
+            of = ("recorded", self._of)
+            data = written() if self.found else kept(self._schedule, of, self._target, written)
+            if len(self.found) >= _MOST:
+                self.found.clear()
+            self.found.insert(0, Recorded(self._schedule, data))
         except TypeError:  # what Python does with an int alone, and NotTraced
-            self._possible = False
-            return None
-        found = recorded.best(choose, problem, reach, count)
-        if found is None:  # kept of other sizes
-            recorded = Recorded(self._schedule, self._recorded(problem))
-            found = recorded.best(choose, problem, reach, count)
-        if len(self._found) >= _MOST:
-            self._found.clear()
-        self._found.insert(0, recorded)
-        return found
+            self._possible = bool(self.found)
+        finally:
+            self._making.release()
 
-    def _written(self, problem: NormalProblem) -> bytes:
-        if self._found:
-            return self._recorded(problem)
-        return kept(self._schedule, ("recorded", self._of), self._target, lambda: self._recorded(problem))
 
-    def _recorded(self, problem: NormalProblem) -> bytes:
-        known = problem_class(self._schedule, problem, self._target)
-        if sum(table.count for table in known.tables) <= _FEW:
-            raise NotTraced("few configs")
-        return _Recorder(known, problem, self._target).written()
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="kgen-recorded")
 
 
 _known: dict[tuple[type[Schedule], Hashable, Target], _Recordings] = {}
 
 
-def best(
-    schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int
-) -> list[Schedule] | None:
-    """As `kgen.tuner.best.by_columns`; None where it cannot be told this way."""
+def _recordings(schedule: type[Schedule], problem: NormalProblem, target: Target) -> _Recordings:
     of = schedule.class_of(problem), form_of(problem)
     found = _known.get((schedule, of, target))
     if found is None:
         if len(_known) >= _MOST:
             _known.clear()
         found = _known[schedule, of, target] = _Recordings(schedule, of, target)
-    return found.best(problem, reach, count)
+    return found
+
+
+def best(
+    schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int
+) -> list[Schedule] | None:
+    """As `kgen.tuner.best.by_columns`; None where it cannot be told this way, or not yet."""
+    return _recordings(schedule, problem, target).best(problem, reach, count)
+
+
+def record(schedule: type[Schedule], problem: NormalProblem, target: Target) -> None:
+    """Has a thread record the choice for the class of a problem, whose columns are there already."""
+    _recordings(schedule, problem, target).record(problem)
+
+
+def wait() -> None:
+    """Until what is being recorded is there."""
+    _threads().submit(lambda: None).result()

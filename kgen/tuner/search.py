@@ -11,11 +11,13 @@ to it, and the database is the only truth.
 
 Whoever proposes, a search is settled when the posterior's chance that any config left is more than 1% faster has been at most
 CHANCE after each of the last PATIENCE trials. One such verdict may be wrong, as the posterior's errors are those of a model;
-the trials in between are of the configs that would show it.
+the trials in between are of the configs that would show it. Where the posterior proposes, it is settled too when FRUITLESS
+trials in a row found nothing more than 1% faster, whatever chance the posterior still sees: each was the likeliest to.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.schedule import Schedule
 from kgen.tuner.candidates import Candidates
-from kgen.tuner.posterior import Posterior, Prospect
+from kgen.tuner.posterior import GAIN, Posterior, Prospect
 
 if TYPE_CHECKING:
     import optuna
@@ -34,6 +36,8 @@ SEEDS = 16
 #: A search ends after PATIENCE trials with at most this chance that something is left to find. Both, and TPE's share, were
 #: chosen by replaying searches on spaces timed whole: docs/notes/search.md.
 CHANCE, PATIENCE = 0.1, 8
+#: Of so many failures in a row the rate of success is below 3 / 32, about CHANCE, with 95% confidence (the rule of three).
+FRUITLESS = 32
 _TPE_EVERY = 10
 
 
@@ -148,6 +152,8 @@ class Search:
         self._prospect: Prospect | None = None
         self._proposals = 0
         self._quiet = 0  # the last so many trials left little to find
+        self._fruitless = 0  # the last so many that were timed found nothing
+        self._best = math.inf
         self.exhaustive = limit is not None and candidates.count <= limit
         self._sampler: Sampler
         if sampler == "ranking" or self.exhaustive:
@@ -175,7 +181,7 @@ class Search:
     @property
     def settled(self) -> bool:
         """Whether little is left to find: see the module's docstring."""
-        return self._quiet >= PATIENCE
+        return self._quiet >= PATIENCE or (self._by_posterior and not self._seeds and self._fruitless >= FRUITLESS)
 
     @property
     def chance(self) -> float | None:
@@ -209,6 +215,9 @@ class Search:
         self._prospect = self._posterior.prospect(self.taken)
         little = self._prospect is not None and self._prospect.chance <= CHANCE and not self._seeds
         self._quiet = self._quiet + 1 if little else 0
+        if seconds is not None:
+            self._fruitless = 0 if seconds < self._best * (1 - GAIN) else self._fruitless + 1
+            self._best = min(self._best, seconds)
 
     def _learn(self, config: Schedule, seconds: float | None) -> None:
         self.taken.add(config)

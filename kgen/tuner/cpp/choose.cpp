@@ -221,18 +221,7 @@ class Machine {
 
 void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
   constexpr int32_t first[CHUNK] = {};
-  int32_t rows[CHUNK];
-  int count = 0;
-  const auto score = [&] {
-    machine.run(part.plain, rows, first, count, false);
-    for (int i = 0; i < count; ++i) {
-      const int64_t place = part.places[rows[i]] * part.variants + part.variant;
-      Found one{machine.value(part.plain.results[1], i), machine.value(part.plain.results[0], i),
-                (static_cast<int64_t>(part.table) << 40) + place, number, rows[i], 0, {}};
-      if (one.seconds < NEVER && best.takes(one)) best.add(one);
-    }
-    count = 0;
-  };
+  std::vector<int32_t> rows;
   for (int start = 0; start < part.groups; start += CHUNK) {
     int32_t groups[CHUNK];
     bool valid[CHUNK];
@@ -241,13 +230,30 @@ void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
     if (!machine.run(part.valid, groups, first, n, true)) continue;
     for (int i = 0; i < n; ++i) valid[i] = machine.value(part.valid.results[0], i) != 0;
     for (int i = 0; i < n; ++i) {
-      for (int row = part.begins[start + i]; valid[i] && row < part.begins[start + i + 1]; ++row) {
-        rows[count++] = row;
-        if (count == CHUNK) score();
-      }
+      for (int row = part.begins[start + i]; valid[i] && row < part.begins[start + i + 1]; ++row) rows.push_back(row);
     }
   }
-  if (count > 0) score();
+  for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    // Of rows that lie near each other those between are run too: columns are read as they lie.
+    int32_t near[CHUNK];
+    end = std::upper_bound(rows.begin() + begin, rows.end(), rows[begin] + CHUNK - 1) - rows.begin();
+    const int span = rows[end - 1] - rows[begin] + 1;
+    const bool in_a_row = 2 * static_cast<int>(end - begin) >= span;
+    if (in_a_row) {
+      std::iota(near, near + span, rows[begin]);
+      machine.run(part.plain, near, first, span, true);
+    } else {
+      end = std::min(begin + CHUNK, rows.size());
+      machine.run(part.plain, &rows[begin], first, static_cast<int>(end - begin), false);
+    }
+    for (size_t i = begin; i < end; ++i) {
+      const int lane = in_a_row ? rows[i] - rows[begin] : static_cast<int>(i - begin);
+      const int64_t place = part.places[rows[i]] * part.variants + part.variant;
+      Found one{machine.value(part.plain.results[1], lane), machine.value(part.plain.results[0], lane),
+                (static_cast<int64_t>(part.table) << 40) + place, number, rows[i], 0, {}};
+      if (one.seconds < NEVER && best.takes(one)) best.add(one);
+    }
+  }
 }
 
 // All combinations of the `last` fields of the rows in `top` that are a part's.
