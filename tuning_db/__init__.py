@@ -73,7 +73,7 @@ def is_there(url: str | os.PathLike[str]) -> bool:
     given = os.fspath(url)
     try:
         if "://" not in given:
-            return user_path(given).exists()
+            return os.path.exists(user_path(given) if given.startswith("~") else given)
         from kgen.tuning_db.engine import parse_url, sqlite_path
 
         try:

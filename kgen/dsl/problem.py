@@ -55,7 +55,7 @@ class Operand:
         along = next((a for a in reversed(axes) if self.strides[a] == 1 and a >= len(self.shape) - 2), None)
         return common_alignment(self.align, *(self.strides[a] * self.dtype.bytes for a in axes if a != along))
 
-    @property
+    @functools.cached_property
     def layout(self) -> str:
         """ "row" for dense row-major, "col" for dense with the last two axes swapped, else the strides."""
         if self.strides == dense_strides(self.shape):

@@ -2,8 +2,8 @@
 
 Known is what the user's database holds, and after that what comes with kgen for the card.
 
-Only the first call of a kind asks. Where a problem was not tuned, one warning names the command that does it. A database that
-cannot be read costs one warning and no call.
+Only the first call of a kind asks. Where a problem was not tuned, one warning names the command that does it, for the first few
+shapes of an operator. A database that cannot be read costs one warning and no call.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -272,6 +273,9 @@ def forget() -> None:
 
 
 def _suggest(problem: Problem, target: Target, choice: Choice, restriction: Restriction) -> None:
+    _suggested[problem.graph.digest] += 1
+    if _suggested[problem.graph.digest] > _MOST:
+        return
     shipped = None if restriction else ops.shipped(problem.graph.name)
     if problem.graph.digest in COMMANDS:
         command = COMMANDS[problem.graph.digest]
@@ -288,9 +292,14 @@ def _suggest(problem: Problem, target: Target, choice: Choice, restriction: Rest
     using = "a default config"
     if choice.how == "nearest" and choice.record:
         using = f"the config tuned for {', '.join(f'{dim}={n}' for dim, n in choice.record.problem.sizes.items())}"
-    warn_once(command, f"{problem} is not tuned for {target}: it runs with {using}. To tune it: {command}")
+    last = "; of further shapes nothing is said" if _suggested[problem.graph.digest] == _MOST else ""
+    warn_once(command, f"{problem} is not tuned for {target}: it runs with {using}. To tune it: {command}{last}")
 
 
+#: Shapes of an operator of which a warning says that they are not tuned.
+_MOST = 8
+#: How many there were, by the digests of graphs.
+_suggested: Counter[str] = Counter()
 _warned: set[str] = set()
 _warning = threading.Lock()
 

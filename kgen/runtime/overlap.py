@@ -65,6 +65,13 @@ def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
     if 0 in shape:
         return False
     moving = [(s, n) for n, s in zip(shape, strides) if n > 1]
+    reach = 1  # of the axes with smaller strides, in elements
+    for s, n in sorted(moving):
+        if s < reach:
+            break
+        reach += (n - 1) * s
+    else:
+        return False
     # The first index that differs is, say, larger in the second element; those after it may differ either way.
     return any(
         solvable([(s, 1, n - 1), *((t, 1 - m, m - 1) for t, m in moving[i + 1 :])], 0)

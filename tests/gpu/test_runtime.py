@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from collections import Counter
 
 import pytest
 import torch
@@ -215,6 +216,7 @@ def test_another_gpu_than_the_current_one():
 
 def test_the_untuned_warn_once_and_the_tuned_do_not(database, monkeypatch):
     monkeypatch.setattr(dispatch, "_warned", set())
+    monkeypatch.setattr(dispatch, "_suggested", Counter())
     x = cuda(4096)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", KgenWarning)
@@ -226,6 +228,7 @@ def test_the_untuned_warn_once_and_the_tuned_do_not(database, monkeypatch):
     outcome = kgen.tune(kgen.gelu, leading=4096, budget="3")
     assert outcome.measured
     monkeypatch.setattr(dispatch, "_warned", set())
+    monkeypatch.setattr(dispatch, "_suggested", Counter())
     with warnings.catch_warnings():
         warnings.simplefilter("error", KgenWarning)
         tuned = fresh(kgen.gelu)

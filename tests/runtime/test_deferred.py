@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import warnings
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,7 @@ def database(monkeypatch, tmp_path):
     path = tmp_path / "tuning.sqlite"
     monkeypatch.setenv("KGEN_DATABASE", str(path))
     monkeypatch.setattr(dispatch, "_warned", set())
+    monkeypatch.setattr(dispatch, "_suggested", Counter())
     return path
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import warnings
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -50,6 +51,7 @@ def ship(monkeypatch, store, gpu=H200):
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch):
     monkeypatch.setattr(dispatch, "_warned", set())
+    monkeypatch.setattr(dispatch, "_suggested", Counter())
     dispatch.forget()
     yield
     dispatch.forget()
@@ -372,3 +374,14 @@ def test_a_database_without_permission_costs_one_warning(monkeypatch, tmp_path):
     path.chmod(0)
     monkeypatch.setenv("KGEN_DATABASE", str(path))
     assert dispatch.default_store() is None
+
+
+def test_a_few_shapes_of_an_operator_are_warned_of():
+    problems = [kgen.hgemm.problem(M=8 * i, N=512, K=256) for i in range(1, 12)]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for problem in problems:
+            dispatch.serve(problem, H200)
+    told = [str(w.message) for w in seen if "is not tuned" in str(w.message)]
+    assert len(told) == 8
+    assert [("of further shapes nothing is said" in text) for text in told] == [False] * 7 + [True]

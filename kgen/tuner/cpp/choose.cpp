@@ -1,8 +1,9 @@
-// A recorded choice (kgen/tuner/recorded.py): the arithmetic of rules and of a model over the columns of a class's configs.
+// A recorded choice (kgen/tuner/recorded.py): the arithmetic of rules and of a model over the columns of a class's
+// configs.
 //
-// Numbers first: what follows from the sizes alone, with the guards that say whether the recording serves them. Then, a chunk of
-// rows at a time, which rows are valid; of these, which are best with the first value of each `last` field; and then the best of
-// these rows with all of their values.
+// Numbers first: what follows from the sizes alone, with the guards that say whether the recording serves them. Then, a
+// chunk of rows at a time, which rows are valid; of these, which are best with the first value of each `last` field;
+// and then the best of these rows with all of their values.
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +20,34 @@ constexpr double NEVER = std::numeric_limits<double>::infinity();
 
 // In the order of OPS in kgen/tuner/traced.py; the last two are of programs alone.
 enum Op : int32_t {
-  ADD, SUBTRACT, MULTIPLY, DIVIDE, FLOOR_DIVIDE, REMAINDER, MINIMUM, MAXIMUM, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL,
-  NOT_EQUAL, AND, OR, NOT, NEGATIVE, CEIL, FLOOR, RINT, SQRT, LOG2, GCD, POWER, WHERE, GUARD, ALIVE
+  ADD,
+  SUBTRACT,
+  MULTIPLY,
+  DIVIDE,
+  FLOOR_DIVIDE,
+  REMAINDER,
+  MINIMUM,
+  MAXIMUM,
+  LESS,
+  LESS_EQUAL,
+  GREATER,
+  GREATER_EQUAL,
+  EQUAL,
+  NOT_EQUAL,
+  AND,
+  OR,
+  NOT,
+  NEGATIVE,
+  CEIL,
+  FLOOR,
+  RINT,
+  SQRT,
+  LOG2,
+  GCD,
+  POWER,
+  WHERE,
+  GUARD,
+  ALIVE
 };
 
 struct Instruction {
@@ -47,9 +74,10 @@ struct Program {
   int32_t column_count, registers, count, results[2 + FIELDS];
 };
 
-// Rows of a table with one value each of the fields that sizes decide. Those of a group, `begins[i]` to `begins[i + 1]`, are valid
-// alike; `places`: of each row, its place in the table. Results of `valid`, whose rows are groups: whether they are; of `plain`:
-// seconds, misfit; of `whole`: whether the `last` fields are valid, seconds, the other fields.
+// Rows of a table with one value each of the fields that sizes decide. Those of a group, `begins[i]` to `begins[i +
+// 1]`, are valid alike; `places`: of each row, its place in the table. Results of `valid`, whose rows are groups:
+// whether they are; of `plain`: seconds, misfit; of `whole`: whether the `last` fields are valid, seconds, the other
+// fields.
 struct Part {
   const int32_t* begins;
   const int64_t* places;
@@ -72,32 +100,58 @@ struct Found {
 // Truth values are 0 and 1.
 __attribute__((always_inline)) inline double of_two(Op op, double a, double b) {
   switch (op) {
-    case ADD: return a + b;
-    case SUBTRACT: return a - b;
-    case MULTIPLY: return a * b;
-    case DIVIDE: return a / b;
-    case FLOOR_DIVIDE: return std::floor(a / b);
-    case REMAINDER: return a - std::floor(a / b) * b;
-    case MINIMUM: return a < b ? a : b;
-    case MAXIMUM: return a > b ? a : b;
-    case LESS: return a < b ? 1.0 : 0.0;
-    case LESS_EQUAL: return a <= b ? 1.0 : 0.0;
-    case GREATER: return a > b ? 1.0 : 0.0;
-    case GREATER_EQUAL: return a >= b ? 1.0 : 0.0;
-    case EQUAL: return a == b ? 1.0 : 0.0;
-    case NOT_EQUAL: return a != b ? 1.0 : 0.0;
-    case AND: return a * b;
-    case OR: return a > b ? a : b;
-    case NOT: return 1.0 - a;
-    case NEGATIVE: return -a;
-    case CEIL: return std::ceil(a);
-    case FLOOR: return std::floor(a);
-    case RINT: return std::rint(a);
-    case SQRT: return std::sqrt(a);
-    case LOG2: return std::log2(a);
-    case GCD: return static_cast<double>(std::gcd(static_cast<int64_t>(a), static_cast<int64_t>(b)));
-    case POWER: return std::pow(a, b);
-    default: return 0;
+    case ADD:
+      return a + b;
+    case SUBTRACT:
+      return a - b;
+    case MULTIPLY:
+      return a * b;
+    case DIVIDE:
+      return a / b;
+    case FLOOR_DIVIDE:
+      return std::floor(a / b);
+    case REMAINDER:
+      return a - std::floor(a / b) * b;
+    case MINIMUM:
+      return a < b ? a : b;
+    case MAXIMUM:
+      return a > b ? a : b;
+    case LESS:
+      return a < b ? 1.0 : 0.0;
+    case LESS_EQUAL:
+      return a <= b ? 1.0 : 0.0;
+    case GREATER:
+      return a > b ? 1.0 : 0.0;
+    case GREATER_EQUAL:
+      return a >= b ? 1.0 : 0.0;
+    case EQUAL:
+      return a == b ? 1.0 : 0.0;
+    case NOT_EQUAL:
+      return a != b ? 1.0 : 0.0;
+    case AND:
+      return a * b;
+    case OR:
+      return a > b ? a : b;
+    case NOT:
+      return 1.0 - a;
+    case NEGATIVE:
+      return -a;
+    case CEIL:
+      return std::ceil(a);
+    case FLOOR:
+      return std::floor(a);
+    case RINT:
+      return std::rint(a);
+    case SQRT:
+      return std::sqrt(a);
+    case LOG2:
+      return std::log2(a);
+    case GCD:
+      return static_cast<double>(std::gcd(static_cast<int64_t>(a), static_cast<int64_t>(b)));
+    case POWER:
+      return std::pow(a, b);
+    default:
+      return 0;
   }
 }
 
@@ -164,8 +218,8 @@ class Machine {
  public:
   explicit Machine(const double* numbers) : numbers_(numbers) {}
 
-  // `rows[i]` and `last[i]` are lane i's; `in_a_row`: rows one after another, all with the first of `last`. False where an ALIVE
-  // finds no lane.
+  // `rows[i]` and `last[i]` are lane i's; `in_a_row`: rows one after another, all with the first of `last`. False where
+  // an ALIVE finds no lane.
   bool run(const Program& program, const int32_t* rows, const int32_t* last, int n, bool in_a_row) {
     program_ = &program, rows_ = rows, last_ = last, n_ = n, in_a_row_ = in_a_row;
     registers_.resize(std::max(registers_.size(), static_cast<size_t>(program.registers) * CHUNK));
@@ -249,16 +303,21 @@ void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
     for (size_t i = begin; i < end; ++i) {
       const int lane = in_a_row ? rows[i] - rows[begin] : static_cast<int>(i - begin);
       const int64_t place = part.places[rows[i]] * part.variants + part.variant;
-      Found one{machine.value(part.plain.results[1], lane), machine.value(part.plain.results[0], lane),
-                (static_cast<int64_t>(part.table) << 40) + place, number, rows[i], 0, {}};
+      Found one{machine.value(part.plain.results[1], lane),
+                machine.value(part.plain.results[0], lane),
+                (static_cast<int64_t>(part.table) << 40) + place,
+                number,
+                rows[i],
+                0,
+                {}};
       if (one.seconds < NEVER && best.takes(one)) best.add(one);
     }
   }
 }
 
 // All combinations of the `last` fields of the rows in `top` that are a part's.
-void whole_rows(const Part& part, int number, const std::vector<Found>& top, const std::vector<int>& ranks, Machine& machine,
-                Best& best) {
+void whole_rows(const Part& part, int number, const std::vector<Found>& top, const std::vector<int>& ranks,
+                Machine& machine, Best& best) {
   int32_t rows[CHUNK], last[CHUNK];
   int64_t order[CHUNK];
   int n = 0;
@@ -286,11 +345,13 @@ void whole_rows(const Part& part, int number, const std::vector<Found>& top, con
 
 }  // namespace
 
-// The best `count` of what `reach` rows give that are the best with plain `last` fields, into `found`. `numbers` begins with the
-// sizes and has room for all that follows from them. Gives how many were found; -1 - i where guard i does not hold.
-extern "C" __attribute__((visibility("default"))) int32_t kgen_choose(
-    const Instruction* code, int32_t code_count, double* numbers, const Part* parts, int32_t part_count, int32_t tables,
-    int32_t reach, int32_t count, Found* found) {
+// The best `count` of what `reach` rows give that are the best with plain `last` fields, into `found`. `numbers` begins
+// with the sizes and has room for all that follows from them. Gives how many were found; -1 - i where guard i does not
+// hold.
+extern "C" __attribute__((visibility("default"))) int32_t kgen_choose(const Instruction* code, int32_t code_count,
+                                                                      double* numbers, const Part* parts,
+                                                                      int32_t part_count, int32_t tables, int32_t reach,
+                                                                      int32_t count, Found* found) {
   int32_t guards = 0;
   for (const Instruction* at = code; at != code + code_count; ++at) {
     const double a = numbers[at->a];
