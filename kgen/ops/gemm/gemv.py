@@ -22,7 +22,7 @@ from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import DType, e4m3, e5m2, f64, i8, i32, tf32
-from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, sqrt, where
+from kgen.dsl.vector import Vector, ceil_div, floor, log2, maximum, minimum, sqrt, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, Matrix, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
@@ -129,6 +129,7 @@ class GemvConstants(Constants, model="gemv"):
     beside: float  # for each halving of 512 bytes that lie beside each other
     few_loads: float  # of one or two vectors, for each halving of 16 loads of a thread
     unrolled: float  # for each doubling of the loads of one row: their products begin together, when all are there
+    beyond: float  # for each doubling of them beyond four, of what no whole step of a block reads
     staged: float  # vectors in shared memory beside rows along K
     several: float  # two to four of them, of rows along K: their loads and products keep a thread from its next ones
     several_across: float  # the same, of rows across K
@@ -425,7 +426,10 @@ class Gemv(GemmSchedule):
         few = 1 + k.few_loads * log2(maximum(1.0, 16 / (self.rows * self.unroll)))
         flow = flow / where(self.vectors <= 2, few, 1.0)
         if v.along_k:
-            flow = flow / where(self.staged, k.staged, 1.0 + k.unrolled * log2(self.unroll))
+            # What whole steps leave is loaded where each thread has some: it branches past the others.
+            left = (depth - floor(depth / (self.k_tile(v) * self.splits)) * (self.k_tile(v) * self.splits)) / depth
+            left = left * log2(maximum(1.0, self.unroll / 4))
+            flow = flow / where(self.staged, k.staged, 1.0 + k.unrolled * log2(self.unroll) + k.beyond * left)
         several = (self.vectors > 1) & (self.vectors <= 4)
         flow = flow / where(several, k.several if v.along_k else k.several_across, 1.0)
         tiles = ceil_div(max(v.count, 1), self.vectors)

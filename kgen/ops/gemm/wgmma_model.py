@@ -68,6 +68,7 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     narrow: float  # what a copy costs more whose lines of 128 bytes come in two parts, and for each further doubling
     stream_start: float  # that sharing a sum by stream costs
     stream_sums: float  # the same, times of a tile's sums through L2
+    stream_more: float  # and more of them for each worker of a tile beyond two: one adds up what all others leave
     split_start: float  # that sharing a sum by split costs
     split_sums: float
     partial: float  # of sums, to L2 and from it
@@ -79,6 +80,7 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     transpose_start: float  # of a copy of an operand before all else
     lesser: float  # the part of products or memory that the longer of them does not hide
     cluster: float  # that a kernel takes longer whose blocks wait for each other
+    second: float  # what a second block costs a multiprocessor when both start
     one_stage: float  # how much longer a kernel takes whose epilogue has one stage
     in_flight: float = scaled_by("bandwidth")  # bytes that are under way at the most bandwidth
     kept: float = scaled_by("l2_bytes")  # bytes of an operand that L2 keeps from one wave of tiles to the next
@@ -121,7 +123,9 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
         in_step = where(whole, in_step, where(even, tiles, 1))
         # What workers lose that share a sum: half of it in the multiplying, half when all else is done.
         partial = _partial(config, target)
-        by_stream = k.stream_start + k.stream_sums * partial * (1 + 2 * maximum(1.0, workers / blocks))
+        together = maximum(1.0, workers / blocks)  # workers of a tile
+        sums = 1 + 2 * together + k.stream_more * maximum(0.0, together - 2)
+        by_stream = k.stream_start + k.stream_sums * partial * sums
         by_split = k.split_start + k.split_sums * partial * (1 + resident)
         shared = where(stream, by_stream, where(split, by_split, 0.0)) / 2
         uneven = where(stream & negated(even), k.uneven, 1.0)
@@ -137,7 +141,7 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     in_flight = workers * _under_way(config, problem)
     reached = target.bandwidth * k.memory * minimum(1.0, k.memory_alone + in_flight / k.in_flight)
     around = k.start + k.latency + shared - where(config.pdl, k.overlap, 0.0)
-    around = around + where(config.cluster_size > 1, k.cluster, 0.0)
+    around = around + where(config.cluster_size > 1, k.cluster, 0.0) + where(resident > 1, k.second, 0.0)
     return around, _step(config, problem, target, resident), steps, beside, reached, in_step, workers
 
 
