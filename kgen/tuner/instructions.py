@@ -155,11 +155,15 @@ class Arrays:
 
     def __init__(self, found: Sequence[np.ndarray] = ()) -> None:
         self.found = list(found)
+        self._places: dict[tuple[Any, ...], int] = {}
 
     def add(self, array: np.ndarray) -> int:
-        """The place of one more."""
-        self.found.append(np.ascontiguousarray(array))
-        return len(self.found) - 1
+        """The place of one more; equal ones are one."""
+        key = array.dtype.str, array.shape, array.tobytes()
+        if key not in self._places:
+            self._places[key] = len(self.found)
+            self.found.append(np.ascontiguousarray(array))
+        return self._places[key]
 
     def address(self, place: int) -> int:
         """Where one lies, as long as this lives."""
@@ -167,9 +171,10 @@ class Arrays:
 
     def written(self, about: Any) -> bytes:
         """All arrays, and what they are about in JSON's terms, as `read` takes them."""
-        head = json.dumps([about, [(array.dtype.str, array.shape) for array in self.found]]).encode()
+        written = [(array.dtype.str, _narrowest(array)) for array in self.found]
+        head = json.dumps([about, [(kind, array.dtype.str, array.shape) for kind, array in written]]).encode()
         whole = struct.pack("<Q", len(head)) + head
-        return b"".join((whole, bytes(-len(whole) % 8), *(_padded(array.tobytes()) for array in self.found)))
+        return b"".join((whole, bytes(-len(whole) % 8), *(_padded(array.tobytes()) for _, array in written)))
 
     @classmethod
     def read(cls, data: bytes) -> tuple[Any, Arrays]:
@@ -177,11 +182,18 @@ class Arrays:
         (length,) = struct.unpack_from("<Q", data)
         about, forms = json.loads(data[8 : 8 + length])
         at, found = -(-(8 + length) // 8) * 8, []
-        for kind, shape in forms:
-            array = np.frombuffer(data, kind, math.prod(shape), at).reshape(shape)
+        for kind, narrow, shape in forms:
+            array = np.frombuffer(data, narrow, math.prod(shape), at).reshape(shape)
             at += -(-array.nbytes // 8) * 8
-            found.append(array)
+            found.append(array.astype(kind, copy=False))
         return about, cls(found)
+
+
+def _narrowest(array: np.ndarray) -> np.ndarray:
+    """The array in the least bytes an element that hold its values: most columns are small integers."""
+    kinds = (kind for kind in ("u1", "u2", "f4") if array.dtype == np.float64 and array.size)
+    with np.errstate(all="ignore"):
+        return next((made for kind in kinds if np.array_equal(made := array.astype(kind), array)), array)
 
 
 def _padded(data: bytes) -> bytes:
