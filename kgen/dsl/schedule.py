@@ -55,7 +55,9 @@ class Schedule:
     whose values follow from the others there, `by_size` fields whose values each shape has its own of (both: `worth`), `last`
     those among which only the best of all others choose, as they make little difference. The rules on the first are `vectorised`,
     those on the others, and those that read sizes otherwise, `sized`. `alike` are fields that all configs of one table share, so
-    that methods may branch by them. `side_by_side` are fields that count heads, or the like, which are taken in turn: a kernel is
+    that methods may branch by them. `one_source`: the source of a config is the same for all problems of a class, but for its
+    header. `recorded`: rules and model read sizes by the functions of `kgen.dsl.vector` alone, so that a choice can be recorded
+    (`kgen.tuner.recorded`). `side_by_side` are fields that count heads, or the like, which are taken in turn: a kernel is
     verified on more. `model` are the constants of the model that `estimate` is, where `kgen fit` can fit them.
     """
 
@@ -69,6 +71,7 @@ class Schedule:
     last: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
     one_source: ClassVar[bool] = False
+    recorded: ClassVar[bool] = False
     side_by_side: ClassVar[tuple[str, ...]] = ()
     model: ClassVar[type[Constants] | None] = None
     fields: ClassVar[dict[str, Choice[Value]]] = {}

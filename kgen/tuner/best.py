@@ -32,10 +32,10 @@ def best(schedule: type[Config], problem: NormalProblem, target: Target, count: 
     found: list[Schedule] = []
     if schedule.target.runs_on(target.arch) and schedule.applies(problem):
         reach = max(_REACH, count) if schedule.last else count
-        told = recorded.best(schedule, problem, target, reach, count)
+        told = recorded.best(schedule, problem, target, reach, count) if schedule.recorded else None
         found = by_columns(schedule, problem, target, reach, count) if told is None else told
-        if told is None:
-            recorded.record(schedule, problem, target)  # for those to come
+        if told is None and schedule.recorded:
+            recorded.record(schedule, problem, target, reach, found)  # for those to come
     if not found:
         raise ConfigError(
             f"no {schedule.__name__} config is valid for {problem} on {target}{_missing(schedule, problem, target)}"

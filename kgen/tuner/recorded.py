@@ -27,8 +27,6 @@ from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows
 from kgen.tuner.kept import found_on_disk, kept
 from kgen.tuner.traced import NotTraced, Trace, Traced, form_of, sizes_of, traced
 
-#: Configs of a class up to which the choice is as fast array by array.
-_FEW = 400
 #: Recordings of a class, and classes, that are kept.
 _MOST = 64
 
@@ -261,19 +259,21 @@ class _Recordings:
                 return told
         return None
 
-    def record(self, problem: NormalProblem) -> None:
+    def record(self, problem: NormalProblem, reach: int, chosen: list[Schedule]) -> None:
         """Has one more recording made, for sizes such as this problem's; the first of a class is kept."""
         if instructions.function() and self._possible and self._making.acquire(blocking=False):
-            _threads().submit(self._make, problem)
+            _threads().submit(self._make, problem, reach, chosen)
 
-    def _make(self, problem: NormalProblem) -> None:
+    def _make(self, problem: NormalProblem, reach: int, chosen: list[Schedule]) -> None:
         try:
             known = problem_class(self._schedule, problem, self._target)
-            if sum(table.count for table in known.tables) <= _FEW:
-                raise NotTraced("few configs")
 
             def written() -> bytes:
-                return _Recorder(known, problem, self._target).written()
+                made = _Recorder(known, problem, self._target).written()
+                told = Recorded(self._schedule, made).best(instructions.function(), problem, reach, len(chosen))
+                if chosen and told != chosen:
+                    raise NotTraced("another choice than array by array")
+                return made
 
             of = ("recorded", self._of)
             data = written() if self.found else kept(self._schedule, of, self._target, written)
@@ -311,9 +311,11 @@ def best(
     return _recordings(schedule, problem, target).best(problem, reach, count)
 
 
-def record(schedule: type[Schedule], problem: NormalProblem, target: Target) -> None:
-    """Has a thread record the choice for the class of a problem, whose columns are there already."""
-    _recordings(schedule, problem, target).record(problem)
+def record(
+    schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, chosen: list[Schedule]
+) -> None:
+    """Has a thread record the choice for the class of a problem, of which array by array these were `chosen`."""
+    _recordings(schedule, problem, target).record(problem, reach, chosen)
 
 
 def wait() -> None:

@@ -252,5 +252,7 @@ def traced(problem: NormalProblem) -> tuple[Trace, NormalProblem]:
     bindings = tuple((name, next(inputs)) for name, _ in problem.bindings)
     origin: Any = _Closed()
     made = dataclasses.replace(problem, operands=operands, leading=leading, bindings=bindings, origin=origin)
+    # What is kept by a problem's form, or by itself, must not take this one for another.
     made.__dict__["_hash"] = hash(id(trace))
+    made.__dict__["form"] = trace
     return trace, made

@@ -19,7 +19,6 @@ from kgen.dsl.vector import at_least, at_most
 from kgen.ops import operators
 from kgen.tuner import instructions, recorded
 from kgen.tuner.best import best, by_columns
-from kgen.tuner.columns import problem_class
 from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows, part
 from kgen.tuner.traced import OPS, NotTraced, Trace, form_of, sizes_of, traced
 
@@ -34,7 +33,6 @@ def library() -> None:
 
 @pytest.fixture(autouse=True)
 def all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "_FEW", 0)
     monkeypatch.setattr(recorded, "_known", {})
 
 
@@ -44,7 +42,8 @@ def told(
     """A recorded choice, once it is recorded."""
     found = recorded.best(schedule, problem, target, reach, count)
     if found is None:
-        recorded.record(schedule, problem, target)
+        chosen = by_columns(schedule, problem, target, reach, count)[:count]
+        recorded.record(schedule, problem, target, reach, chosen)
         recorded.wait()
         found = recorded.best(schedule, problem, target, reach, count)
     return found
@@ -151,13 +150,21 @@ def test_where_no_config_is_valid_the_reasons_are_told() -> None:
         best(kgen.WgmmaGemm, product(64, 0, 64), H200)
 
 
-def test_few_configs_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_chooses_otherwise_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = product(304, 6144, 4096)
-    known = problem_class(kgen.WgmmaGemm, problem, H200)
-    monkeypatch.setattr(recorded, "_FEW", sum(table.count for table in known.tables))
     monkeypatch.setattr(recorded, "found_on_disk", lambda schedule, of, target: None)
     monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: make())
-    assert told(kgen.WgmmaGemm, problem, H200, 32, 1) is None
+    other = by_columns(kgen.WgmmaGemm, product(16, 512, 4096), H200, 32, 1)
+    recorded.record(kgen.WgmmaGemm, problem, H200, 32, other)
+    recorded.wait()
+    assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
+
+
+def test_a_traced_problem_is_in_no_cache_of_others() -> None:
+    problem = product(304, 6144, 4096)
+    _, made = traced(problem)
+    assert made.form != problem.form
+    assert hash(made) != hash(problem)
 
 
 # The ops.

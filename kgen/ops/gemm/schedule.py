@@ -304,6 +304,7 @@ class GemmSchedule(Schedule):
     """Base of the GEMM schedules: the launch's symbols and sizes."""
 
     one_source = True
+    recorded = True
 
     BM: int
     BN: int
