@@ -12,7 +12,8 @@ to it, and the database is the only truth.
 Whoever proposes, a search is settled when the posterior's chance that any config left is more than 1% faster has been at most
 CHANCE after each of the last PATIENCE trials. One such verdict may be wrong, as the posterior's errors are those of a model;
 the trials in between are of the configs that would show it. Where the posterior proposes, it is settled too when FRUITLESS
-trials in a row found nothing more than 1% faster, whatever chance the posterior still sees: each was the likeliest to.
+trials found nothing more than 1% faster, a find halving their number, whatever chance the posterior still sees: each was the
+likeliest to.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class Search:
         self._prospect: Prospect | None = None
         self._proposals = 0
         self._quiet = 0  # the last so many trials left little to find
-        self._fruitless = 0  # the last so many that were timed found nothing
+        self._fruitless = 0  # so many that were timed found nothing; each find halves it
         self._best = math.inf
         self.exhaustive = limit is not None and candidates.count <= limit
         self._sampler: Sampler
@@ -216,7 +217,8 @@ class Search:
         little = self._prospect is not None and self._prospect.chance <= CHANCE and not self._seeds
         self._quiet = self._quiet + 1 if little else 0
         if seconds is not None:
-            self._fruitless = 0 if seconds < self._best * (1 - GAIN) else self._fruitless + 1
+            # Times that scatter seem to be such finds now and then, so that one does not undo all that was tried before it.
+            self._fruitless = self._fruitless // 2 if seconds < self._best * (1 - GAIN) else self._fruitless + 1
             self._best = min(self._best, seconds)
 
     def _learn(self, config: Schedule, seconds: float | None) -> None:
