@@ -9,6 +9,7 @@ all others as they are, since they are relative already.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import os
@@ -63,9 +64,16 @@ def machines() -> tuple[Machine, ...]:
     return tuple(read_machine(file) for folder in (user_folder(), SHIPPED) for file in sorted(folder.glob("*.json")))
 
 
+@functools.cache
+def digest() -> str:
+    """Of all constants that are known: what follows from them, and is kept, is found by it."""
+    return hashlib.sha256(repr(machines()).encode()).hexdigest()
+
+
 def forget() -> None:
     """Has the files read again."""
     machines.cache_clear()
+    digest.cache_clear()
     _known.cache_clear()
 
 

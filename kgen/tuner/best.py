@@ -34,7 +34,7 @@ def best(schedule: type[Config], problem: NormalProblem, target: Target, count: 
         reach = max(_REACH, count) if schedule.last else count
         told = recorded.best(schedule, problem, target, reach, count) if schedule.recorded else None
         found = by_columns(schedule, problem, target, reach, count) if told is None else told
-        if told is None and schedule.recorded:
+        if told is None and found and schedule.recorded:
             recorded.record(schedule, problem, target, reach, found)  # for those to come
     if not found:
         raise ConfigError(

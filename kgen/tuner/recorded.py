@@ -26,6 +26,7 @@ from kgen.tuner.columns import Labels, ProblemClass, Table, problem_class
 from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows
 from kgen.tuner.kept import found_on_disk, kept
 from kgen.tuner.traced import NotTraced, Trace, Traced, form_of, sizes_of, traced
+from kgen.tuning_db import machines
 
 #: Recordings of a class, and classes, that are kept.
 _MOST = 64
@@ -238,7 +239,10 @@ def _terms(trace: Trace, place: int) -> Iterator[int]:
 
 
 class _Recordings:
-    """The recordings of a class, for problems of one form. What is not kept on disk is made by a thread: no call waits for it."""
+    """The recordings of a class, for problems of one form and the constants of models as they are.
+
+    What is not kept on disk is made by a thread: no call waits for it.
+    """
 
     def __init__(self, schedule: type[Schedule], of: Hashable, target: Target) -> None:
         self._schedule, self._of, self._target = schedule, of, target
@@ -295,7 +299,7 @@ _known: dict[tuple[type[Schedule], Hashable, Target], _Recordings] = {}
 
 
 def _recordings(schedule: type[Schedule], problem: NormalProblem, target: Target) -> _Recordings:
-    of = schedule.class_of(problem), form_of(problem)
+    of = schedule.class_of(problem), form_of(problem), machines.digest()
     found = _known.get((schedule, of, target))
     if found is None:
         if len(_known) >= _MOST:

@@ -3,6 +3,8 @@
 import math
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,11 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import TARGETS, Target
 from kgen.dsl.vector import at_least, at_most
 from kgen.ops import operators
-from kgen.tuner import instructions, recorded
+from kgen.tuner import columns, instructions, recorded
 from kgen.tuner.best import best, by_columns
 from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows, part
 from kgen.tuner.traced import OPS, NotTraced, Trace, form_of, sizes_of, traced
+from kgen.tuning_db import machines
 
 H200, A100 = TARGETS["H200"], TARGETS["A100-SXM4-80GB"]
 SIZES = (1, 2, 8, 16, 24, 64, 100, 256, 1000, 1024, 4096, 12288)
@@ -148,6 +151,27 @@ def test_without_the_library_the_choice_is_the_same(monkeypatch: pytest.MonkeyPa
 def test_where_no_config_is_valid_the_reasons_are_told() -> None:
     with pytest.raises(ConfigError, match="no WgmmaGemm config is valid"):
         best(kgen.WgmmaGemm, product(64, 0, 64), H200)
+
+
+def test_a_recording_is_of_the_constants_of_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What `kgen fit` writes to the user's folder counts from then on, for recordings that were kept too."""
+    problem = product(130, 4096, 14336)
+    first = told(kgen.WgmmaGemm, problem, H200, 32, 1)
+    assert first
+    (shipped,) = [machine for machine in machines.machines() if machine.gpu == "H200"]
+    fitted = shipped.models["gemm_wgmma"]
+    dear = replace(fitted, constants={**fitted.constants, "split_start": 1.0, "stream_start": 1.0})
+    monkeypatch.setattr(machines, "user_folder", lambda: tmp_path)
+    machines.write_machine(tmp_path / "h200.json", replace(shipped, models={**shipped.models, "gemm_wgmma": dear}))
+    machines.forget()
+    try:
+        monkeypatch.setattr(columns, "_known", {})
+        found = told(kgen.WgmmaGemm, problem, H200, 32, 1)
+        assert found == by_columns(kgen.WgmmaGemm, problem, H200, 32, 1)
+        assert found != first
+    finally:
+        monkeypatch.undo()
+        machines.forget()
 
 
 def test_what_chooses_otherwise_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
