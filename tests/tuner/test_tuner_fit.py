@@ -8,7 +8,7 @@ import pytest
 
 import kgen
 from kgen.dsl.errors import ArgumentError, ConfigError, DatabaseError
-from kgen.dsl.family import normalised
+from kgen.dsl.family import normalised, schedules
 from kgen.dsl.machine import Constants, Fitted, Machine
 from kgen.dsl.target import TARGETS
 from kgen.ops.gemm.wgmma_model import WgmmaConstants
@@ -85,6 +85,7 @@ def test_lengths_of_one_weight_are_held_out_together():
 
 
 def test_every_model_has_constants_of_a_measured_gpu():
+    assert schedules()  # of all families, which are imported for it
     for kind in Constants.known.values():
         assert machines.origin(kind, H200) in ("fitted on H200", "counted on H200")
         assert machines.origin(kind, TARGETS["T4"]) == "scaled from H200"
