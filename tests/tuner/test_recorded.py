@@ -1,4 +1,4 @@
-"""A recorded choice is the one that is made array by array: of every operator, and of every op that is traced."""
+"""A recorded choice is the one that is made array by array: of every operator that has such, and of every op that is traced."""
 
 import math
 import random
@@ -73,14 +73,9 @@ def launches(name: str, count: int) -> Iterator[NormalProblem]:
 def asked(name: str, count: int) -> Iterator[tuple[type[Schedule], NormalProblem, Target]]:
     for problem in launches(name, count):
         for schedule in family_of(problem.graph).schedules:
-            by_model = "best" in schedule.default.__func__.__code__.co_names
             for target in (H200, A100):
-                if (
-                    by_model
-                    and not problem.empty
-                    and schedule.target.runs_on(target.arch)
-                    and schedule.applies(problem)
-                ):
+                there = schedule.recorded and not problem.empty and schedule.target.runs_on(target.arch)
+                if there and schedule.applies(problem):
                     yield schedule, problem, target
 
 
