@@ -13,12 +13,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from kgen.codegen.cache_folder import TEMPORARY
+from kgen.codegen.cache_folder import TEMPORARY, open_folder, using
+from kgen.codegen.settings import cache_dir
 from kgen.dsl.errors import CompileError, ToolchainError
 
 
@@ -88,6 +89,22 @@ def produce(target: Path, command: Sequence[str], what: str, folder: str | None 
         os.replace(name, target)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def shared_object(folder: str, name: str, sources: Sequence[Path], parts: Iterable[str]) -> Path:
+    """Where a shared object of these sources is kept: in a folder named by them and by the other `parts` that it follows from."""
+    content = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
+    for part in parts:
+        content.update(part.encode() + b"\0")
+    return (cache_dir() / folder / content.hexdigest()[:16]).absolute() / f"{name}.so"
+
+
+def build(target: Path, command: Callable[[], Sequence[str]], what: str) -> None:
+    """Has a file in a folder of the user's alone, by `command` where it is not there yet. CacheError where it cannot be kept."""
+    open_folder(target.parent)
+    if not is_built(target):
+        with using(target.parent):
+            produce(target, command(), what)
 
 
 def _digests(target: Path) -> Path:

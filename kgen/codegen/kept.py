@@ -27,30 +27,29 @@ _CODE = ("dsl", "ops", "tuner", "codegen")
 def kept(folder: str, parts: tuple[str, ...], make: Callable[[], bytes]) -> bytes:
     """What `make` gives, which follows from `parts` and kgen's code alone: that on disk, or else made and kept."""
     path = _path(folder, parts)
-    try:
-        open_folder(path.parent)  # what lies there may run: another's folder is not read
-    except CacheError:
-        return make()
-    found = read_whole(path)
+    found = read_whole(path) if path else None
     if found is None:
         found = make()
         with contextlib.suppress(OSError):  # a full disk costs the file alone
-            write_whole(path, found)
+            if path:
+                write_whole(path, found)
     return found
 
 
 def found_on_disk(folder: str, parts: tuple[str, ...]) -> bytes | None:
     """What was kept so; None where nothing was."""
     path = _path(folder, parts)
+    return read_whole(path) if path else None
+
+
+def _path(folder: str, parts: tuple[str, ...]) -> Path | None:
+    """The file; None where its folder is not the user's alone: what lies there may run."""
+    path = cache_dir() / folder / hashlib.sha256("\n".join((VERSION, stamp(), *parts)).encode()).hexdigest()
     try:
         open_folder(path.parent)
     except CacheError:
         return None
-    return read_whole(path)
-
-
-def _path(folder: str, parts: tuple[str, ...]) -> Path:
-    return cache_dir() / folder / hashlib.sha256("\n".join((VERSION, stamp(), *parts)).encode()).hexdigest()
+    return path
 
 
 @functools.cache

@@ -8,7 +8,6 @@ GPU, while calls go Python's way. KGEN_WARM_CALLS=python keeps them there.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import sys
 import sysconfig
@@ -21,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kgen.codegen import settings
-from kgen.codegen.cache_folder import open_folder, using
-from kgen.codegen.host_compiler import is_built, produce, toolchain
+from kgen.codegen.host_compiler import build, shared_object, toolchain
 from kgen.dsl.errors import CacheError, KgenError
 from kgen.gpu.kernel import RawLaunch
 from kgen.runtime import registry
@@ -48,11 +46,11 @@ def begin() -> threading.Thread | None:
     if settings.warm_calls() == "python" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return None
 
-    def build() -> None:
+    def quietly() -> None:
         with contextlib.suppress(KgenError):
             load()
 
-    thread = threading.Thread(target=build, name=NAME, daemon=True)
+    thread = threading.Thread(target=quietly, name=NAME, daemon=True)
     thread.start()
     return thread
 
@@ -80,15 +78,9 @@ def load() -> Any:
 def _built() -> Path:
     """The shared object, in a folder named by all that it depends on."""
     command = [*_command(), str(_SOURCE)]
-    content = hashlib.sha256(b"".join(source.read_bytes() for source in _SOURCES))
-    for part in (*command, toolchain().version, torch.__version__, sys.version):
-        content.update(part.encode() + b"\0")
-    folder = (settings.cache_dir() / "warm_calls" / content.hexdigest()[:16]).absolute()
-    open_folder(folder)
-    target = folder / f"{NAME}.so"
-    if not is_built(target):
-        with using(folder):
-            produce(target, [*command, f"-L{_TORCH / 'lib'}", *_LIBRARIES], "warm calls")
+    parts = (*command, toolchain().version, torch.__version__, sys.version)
+    target = shared_object("warm_calls", NAME, _SOURCES, parts)
+    build(target, lambda: [*command, f"-L{_TORCH / 'lib'}", *_LIBRARIES], "warm calls")
     return target
 
 

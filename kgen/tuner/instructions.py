@@ -1,41 +1,17 @@
-"""Instructions: what is traced, as cpp/choose.cpp runs it; and its library, built once with the host's compiler and kept."""
+"""Instructions: what is traced, as cpp/choose.cpp runs it."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import json
 import math
-import platform
 import struct
-import threading
 from collections.abc import Iterable, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kgen.codegen import settings
-from kgen.codegen.cache_folder import open_folder, using
-from kgen.codegen.host_compiler import cpu_flags, is_built, produce, toolchain
-from kgen.dsl.errors import CacheError, KgenError
 from kgen.tuner.traced import OPS, NotTraced, Trace
-
-_SOURCE = Path(__file__).parent / "cpp" / "choose.cpp"
-# The same results as numpy's, bit by bit but for powers and logarithms: nothing is contracted.
-_FLAGS = (
-    "-std=c++20",
-    "-O3",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fPIC",
-    "-shared",
-    "-w",
-    "-fvisibility=hidden",
-)
 
 # As in choose.cpp.
 _FIELDS = 8
@@ -276,58 +252,3 @@ def numbers(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
         if place in trace.guards:
             code.append((_GUARD, 0, place, int(trace.guards[place]), 0))
     return np.array(code, dtype=np.int32).reshape(-1, 5), given
-
-
-_loaded: Any = None
-
-
-def function() -> Any:
-    """`kgen_choose` of choose.cpp, which a thread builds when it is first asked for; None before that, or where it cannot be."""
-    _begin()
-    return _loaded
-
-
-@cache
-def _begin() -> None:
-    if _is_there():
-        load()
-        return
-
-    def build() -> None:
-        with contextlib.suppress(KgenError, OSError):
-            load()
-
-    threading.Thread(target=build, name="kgen_choose", daemon=True).start()
-
-
-def _is_there() -> bool:
-    with contextlib.suppress(CacheError):
-        open_folder(_target().parent)
-        return is_built(_target())
-    return False
-
-
-def load() -> None:
-    """Builds the library where it is not yet, and loads it.
-
-    Raises ToolchainError and CompileError where the host's compiler is missing or fails, CacheError where it cannot be kept.
-    """
-    global _loaded
-    target = _target()
-    open_folder(target.parent)
-    if not is_built(target):
-        with using(target.parent):
-            produce(target, [toolchain().path, *_FLAGS, *cpu_flags(), str(_SOURCE)], "the choice of configs")
-    found = ctypes.CDLL(str(target)).kgen_choose
-    pointer, number = ctypes.c_void_p, ctypes.c_int32
-    found.argtypes = [pointer, number, pointer, pointer, number, number, number, number, pointer]
-    _loaded = found
-
-
-@cache
-def _target() -> Path:
-    # Which compiler makes it changes nothing, and asking for its version takes longer than a choice.
-    content = hashlib.sha256(_SOURCE.read_bytes())
-    for part in (*_FLAGS, platform.machine(), *cpu_flags()):
-        content.update(part.encode() + b"\0")
-    return (settings.cache_dir() / "choices" / content.hexdigest()[:16]).absolute() / "kgen_choose.so"

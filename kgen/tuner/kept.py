@@ -14,18 +14,21 @@ from kgen.dsl.target import Target
 
 def kept(schedule: type[Schedule], of: Hashable, target: Target, make: Callable[[], bytes]) -> bytes:
     """What `make` gives of a schedule's class `of`: that on disk, or else made and kept."""
-    text = _text(of)
-    if text is None or not schedule.__module__.startswith("kgen."):
-        return make()
-    return files.kept("spaces", (schedule.__name__, text, repr(target)), make)
+    parts = _parts(schedule, of, target)
+    return files.kept("spaces", parts, make) if parts else make()
 
 
 def found_on_disk(schedule: type[Schedule], of: Hashable, target: Target) -> bytes | None:
     """What `kept` finds on disk; None where it would be made."""
+    parts = _parts(schedule, of, target)
+    return files.found_on_disk("spaces", parts) if parts else None
+
+
+def _parts(schedule: type[Schedule], of: Hashable, target: Target) -> tuple[str, ...] | None:
+    """What a class's file is found by; None where nothing of it is kept."""
     text = _text(of)
-    if text is None or not schedule.__module__.startswith("kgen."):
-        return None
-    return files.found_on_disk("spaces", (schedule.__name__, text, repr(target)))
+    own = schedule.__module__.startswith("kgen.")
+    return (schedule.__name__, text, repr(target)) if own and text is not None else None
 
 
 def _text(value: Hashable) -> str | None:

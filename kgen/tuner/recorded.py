@@ -21,7 +21,7 @@ import numpy as np
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
-from kgen.tuner import instructions
+from kgen.tuner import chooser, instructions
 from kgen.tuner.columns import Labels, ProblemClass, Table, problem_class
 from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows
 from kgen.tuner.kept import found_on_disk, kept
@@ -252,7 +252,7 @@ class _Recordings:
 
     def best(self, problem: NormalProblem, reach: int, count: int) -> list[Schedule] | None:
         """As `kgen.tuner.best.by_columns`; None where it cannot be told this way, or not yet."""
-        choose = instructions.function()
+        choose = chooser.function()
         if choose is None or not self._possible:
             return None
         if not self.found and (data := found_on_disk(self._schedule, ("recorded", self._of), self._target)):
@@ -265,7 +265,7 @@ class _Recordings:
 
     def record(self, problem: NormalProblem, reach: int, chosen: list[Schedule]) -> None:
         """Has one more recording made, for sizes such as this problem's; the first of a class is kept."""
-        if instructions.function() and self._possible and self._making.acquire(blocking=False):
+        if chooser.function() and self._possible and self._making.acquire(blocking=False):
             _threads().submit(self._make, problem, reach, chosen)
 
     def _make(self, problem: NormalProblem, reach: int, chosen: list[Schedule]) -> None:
@@ -274,7 +274,7 @@ class _Recordings:
 
             def written() -> bytes:
                 made = _Recorder(known, problem, self._target).written()
-                told = Recorded(self._schedule, made).best(instructions.function(), problem, reach, len(chosen))
+                told = Recorded(self._schedule, made).best(chooser.function(), problem, reach, len(chosen))
                 if chosen and told != chosen:
                     raise NotTraced("another choice than array by array")
                 return made

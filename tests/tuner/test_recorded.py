@@ -19,7 +19,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import TARGETS, Target
 from kgen.dsl.vector import at_least, at_most
 from kgen.ops import operators
-from kgen.tuner import columns, instructions, recorded
+from kgen.tuner import chooser, columns, instructions, recorded
 from kgen.tuner.best import best, by_columns
 from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows, part
 from kgen.tuner.traced import OPS, NotTraced, Trace, form_of, sizes_of, traced
@@ -31,7 +31,7 @@ SIZES = (1, 2, 8, 16, 24, 64, 100, 256, 1000, 1024, 4096, 12288)
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
-    instructions.load()
+    chooser.load()
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +138,7 @@ def test_without_the_library_the_choice_is_the_same(monkeypatch: pytest.MonkeyPa
     problem = product(304, 6144, 4096)
     found = told(kgen.WgmmaGemm, problem, H200, 32, 3)
     assert best(kgen.WgmmaGemm, problem, H200, 3) == found
-    monkeypatch.setattr(instructions, "function", lambda: None)
+    monkeypatch.setattr(chooser, "function", lambda: None)
     assert told(kgen.WgmmaGemm, problem, H200, 32, 3) is None
     assert best(kgen.WgmmaGemm, problem, H200, 3) == found
 
@@ -212,7 +212,7 @@ def seconds_of(made: Callable[[Any, np.ndarray, np.ndarray], Any], sizes: list[i
     parts = (Part * 1)(part(about, arrays, kept))
     numbers[: len(sizes)] = sizes
     found = (Found * ROWS)()
-    there = instructions.function()(
+    there = chooser.function()(
         code.ctypes.data, len(code), numbers.ctypes.data, parts, 1, 1, ROWS, ROWS, found
     )  # fmt: skip
     assert there == ROWS
@@ -268,7 +268,7 @@ def test_divisors_and_steps() -> None:
 
 
 def test_lines_of_c_plus_plus_know_the_ops() -> None:
-    text = instructions._SOURCE.read_text()
+    text = chooser.SOURCE.read_text()
     listed = text[text.index("enum Op") : text.index("};", text.index("enum Op"))].split("{")[1]
     names = {"LESS_EQUAL": "LESS_EQUAL", "AND": "LOGICAL_AND", "OR": "LOGICAL_OR", "NOT": "LOGICAL_NOT"}
     found = [names.get(name.strip(), name.strip()) for name in listed.replace("\n", "").split(",") if name.strip()]
