@@ -346,18 +346,16 @@ void whole_rows(const Part& part, int number, const std::vector<Found>& top, con
 }  // namespace
 
 // The best `count` of what `reach` rows give that are the best with plain `last` fields, into `found`. `numbers` begins
-// with the sizes and has room for all that follows from them. Gives how many were found; -1 - i where guard i does not
+// with the sizes and has room for all that follows from them. Gives how many were found; -1 where a guard does not
 // hold.
 extern "C" __attribute__((visibility("default"))) int32_t kgen_choose(const Instruction* code, int32_t code_count,
                                                                       double* numbers, const Part* parts,
                                                                       int32_t part_count, int32_t tables, int32_t reach,
                                                                       int32_t count, Found* found) {
-  int32_t guards = 0;
   for (const Instruction* at = code; at != code + code_count; ++at) {
     const double a = numbers[at->a];
     if (at->op == GUARD) {
-      if ((a != 0) != (at->b != 0)) return -1 - guards;
-      ++guards;
+      if ((a != 0) != (at->b != 0)) return -1;
     } else if (at->op == WHERE) {
       numbers[at->to] = a != 0 ? numbers[at->b] : numbers[at->c];
     } else {
