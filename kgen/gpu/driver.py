@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from kgen.dsl.errors import DeviceError
 
@@ -42,11 +42,19 @@ def check(returned: tuple[Any, ...], what: str = "") -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def capture(stream: int) -> tuple[int, Any]:
-    """The capture that a stream is part of: its number, unique in this process, and the graph; (0, None) where there is none."""
-    status, number, graph, *_ = check(api().cuStreamGetCaptureInfo(stream), "asking what a stream captures")
+class Capture(NamedTuple):
+    """What a stream captures: its number, unique in this process, the graph, and the nodes that the next one follows."""
+
+    number: int
+    graph: Any
+    last: Sequence[Any]
+
+
+def capture(stream: int) -> Capture:
+    """The capture that a stream is part of; of number 0 where there is none."""
+    status, number, graph, last, *_ = check(api().cuStreamGetCaptureInfo(stream), "asking what a stream captures")
     active = status == api().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
-    return (int(number), graph) if active else (0, None)
+    return Capture(int(number), graph, last) if active else Capture(0, None, ())
 
 
 @contextmanager

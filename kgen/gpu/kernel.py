@@ -13,14 +13,14 @@ import ctypes
 import functools
 import operator
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Union
 
 from kgen.codegen.source import Extent, Integer, Param, Pointer, Source, TensorMap
 from kgen.dsl.errors import ArgumentError, DeviceError
-from kgen.gpu import driver
+from kgen.gpu import driver, overlap
 from kgen.gpu.binary import Binary
 from kgen.gpu.tensor_map import REPLACE, EncodedMap
 
@@ -55,7 +55,8 @@ def encode(param: Param, value: Number) -> int:
 class RawLaunch:
     """What a prepared launch is in memory, by addresses: the driver's CUlaunchConfig, the kernel's CUfunction, the array with the
     address of each parameter, the parameters, eight bytes a slot; and the driver's functions. `maps`: of each tensor map the
-    slot of its address, where it lies, and the address that it shows. All is there as long as `kept` is.
+    slot of its address, where it lies, and the address that it shows. `overlaps`: of a launch whose last attribute says that it
+    may start early, the function that tells whether it may on a stream that is captured. All is there as long as `kept` is.
     """
 
     config: int
@@ -65,6 +66,8 @@ class RawLaunch:
     maps: tuple[tuple[int, int, int], ...]
     launch: int
     replace: int
+    capturing: int
+    overlaps: Callable[[int], bool] | None
     kept: object
 
 
@@ -127,6 +130,8 @@ class PreparedLaunch:
             maps=tuple((slot, view.location, view.address) for slot, view in self._views),
             launch=driver.function("cuLaunchKernelEx"),
             replace=driver.function(REPLACE) if self._views else 0,
+            capturing=driver.function("cuStreamIsCapturing"),
+            overlaps=overlap.allowed if self._kernel.source.launch.pdl else None,
             kept=(self, config),
         )
 
@@ -205,6 +210,8 @@ class Kernel:
                 if launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > _PORTABLE_CLUSTER:
                     allowed = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
                     driver.check(api.cuFuncSetAttribute(self._function, allowed, 1), what)
+                if launch.pdl:
+                    overlap.add(int(self._function))
             except DeviceError:
                 api.cuModuleUnload(self._module)
                 raise
@@ -242,16 +249,19 @@ class Kernel:
             launch = api.cuLaunchKernel
             x, y, z, block_x, block_y, block_z, shared = geometry
             return lambda stream: launch(function, x, y, z, block_x, block_y, block_z, shared, stream, parameters, 0)[0]
-        config = self.configuration(geometry)
+        config, pdl = self.configuration(geometry), self.source.launch.pdl
+        plain = config.numAttrs - pdl
 
         def extended(stream: int) -> Any:
             config.hStream = stream
+            if pdl:
+                config.numAttrs = plain + overlap.allowed(stream)
             return api.cuLaunchKernelEx(config, function, parameters, 0)[0]
 
         return extended
 
     def configuration(self, geometry: tuple[int, ...]) -> Any:
-        """The driver's CUlaunchConfig of grid, block and bytes of shared memory."""
+        """The driver's CUlaunchConfig of grid, block and bytes of shared memory. That a launch may start early is the last attribute."""
         config, attributes = driver.api().CUlaunchConfig(), self._attributes()
         config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]

@@ -43,7 +43,7 @@ def of_graph(device: int, stream: int, size: int) -> int:
 
     They are zeroed outside of the graph, and used again once it, and all that was instantiated of it, is destroyed.
     """
-    number, graph = driver.capture(stream)
+    number, graph, _ = driver.capture(stream)
     made_for, found = _of_captures.get((device, stream), (0, None))
     if made_for != number or found is None or found.size < size:
         with _lock:

@@ -23,7 +23,7 @@ from kgen.codegen.source import Pointer  # noqa: E402
 from kgen.dsl.family import normalised  # noqa: E402
 from kgen.gpu import workspaces  # noqa: E402
 from kgen.gpu.target import detect  # noqa: E402
-from kgen.runtime import call, dispatch  # noqa: E402
+from kgen.runtime import call, dispatch, native  # noqa: E402
 from kgen.runtime.operator import KernelOperator  # noqa: E402
 from kgen.tuner.candidates import Candidates  # noqa: E402
 from kgen.tuning_db import open_store  # noqa: E402
@@ -105,6 +105,26 @@ def test_a_first_training_step() -> None:
     graph.replay()
     for got, want in zip(found, step()):
         assert torch.equal(got, want)
+
+
+@pytest.mark.skipif(driver.device_count() > 0 and detect(0).arch.number < 90, reason="kernels overlap from sm_90")
+@pytest.mark.parametrize("calls", [1, 5])
+def test_a_captured_product_starts_early_after_its_like(calls: int) -> None:
+    """After torch's kernels it would take longer so. By Python's first call, and by the extension."""
+    ranking = Candidates(normalised(kgen.hgemm.problem(M=512, N=512, K=512)), detect(0)).ranking
+    op, a, b = fresh(kgen.hgemm, next(config for config in ranking if config.pdl)), drawn(512, 512), drawn(512, 512)
+    native.load()
+    for _ in range(calls):
+        op(a, b)
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        found = op(op(op(a, b) + 1, b), b)
+    graph.replay()
+    torch.testing.assert_close(found, op(op(op(a, b) + 1, b), b), rtol=0, atol=0)
+    api = driver.api()
+    *_, data, _ = driver.check(api.cuGraphGetEdges(api.CUgraph(graph.raw_cuda_graph()), 3))
+    programmatic = api.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+    assert sum(one.type == int(programmatic) for one in data) == 1
 
 
 def test_counters_are_the_graphs_own_and_come_back() -> None:

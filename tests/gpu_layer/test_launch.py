@@ -10,7 +10,7 @@ from kgen.codegen.source import Integer, Pointer, Scalar
 from kgen.dsl.errors import ArgumentError, DeviceError
 from kgen.dsl.target import Arch
 from kgen.dsl.types import f32, f64, i32
-from kgen.gpu import driver
+from kgen.gpu import driver, overlap
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import encode, load
 
@@ -35,7 +35,13 @@ class Recorder:
                 self.calls.append((name, arguments, read_parameters(parameters)))
                 return (self.results.pop(0) if self.results else self.real.CUresult.CUDA_SUCCESS,)
             self.calls.append((name, arguments))
-            value = {"cuGetErrorString": (b"text",), "cuGetProcAddress": (9, 0)}.get(name, (7,))
+            captures_nothing = self.real.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+            told = {
+                "cuGetErrorString": (b"text",),
+                "cuGetProcAddress": (9, 0),
+                "cuStreamIsCapturing": (captures_nothing,),
+            }
+            value = told.get(name, (7,))
             silent = ("cuFuncSetAttribute", "cuCtxPushCurrent", "cuModuleUnload")
             return (self.real.CUresult.CUDA_SUCCESS, *(() if name in silent else value))
 
@@ -188,6 +194,17 @@ def test_overlapping_launches_say_so(recorder, cluster):
     assert config.numAttrs == (1 if cluster == (1, 1, 1) else 2)
     assert attribute.id == recorder.real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     assert attribute.value.programmaticStreamSerializationAllowed == 1
+
+
+def test_launches_start_early_where_they_may(recorder, monkeypatch):
+    made, allowed = add(), [True, False, True]
+    monkeypatch.setattr(overlap, "allowed", lambda stream: allowed.pop(0))
+    early = kernel(source(made.body, "add", made.params, made.ptx, cluster=(2, 1, 1), pdl=True))
+    launch, counts = early.prepare([1, 2, 3, 4, 5.0], (6, 1, 1)), []
+    for _ in range(3):
+        launch(stream=3)
+        counts.append(recorder.named("cuLaunchKernelEx")[-1][1][0].numAttrs)
+    assert counts == [2, 1, 2]
 
 
 def test_looping_launches_get_no_more_clusters_than_fit(recorder):

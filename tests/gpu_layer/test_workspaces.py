@@ -155,6 +155,6 @@ def test_drivers_that_load_in_captures(fake):
 
 
 def test_what_a_stream_captures(fake):
-    assert driver.capture(5) == (0, None)
+    assert driver.capture(5) == (0, None, ())
     fake.capture = 3
-    assert driver.capture(5) == (3, "graph 3")
+    assert driver.capture(5)[:2] == (3, "graph 3")

@@ -75,7 +75,9 @@ def streams(monkeypatch):
     state = {"stream": 7, "capture": 0}
     monkeypatch.setattr(plans, "_raw_stream", lambda index: state["stream"])
     monkeypatch.setattr(plans, "_capturing", lambda: state["capture"] != 0)
-    monkeypatch.setattr(workspaces.driver, "capture", lambda stream: (state["capture"], None))
+    monkeypatch.setattr(
+        workspaces.driver, "capture", lambda stream: workspaces.driver.Capture(state["capture"], None, ())
+    )
     monkeypatch.setattr(workspaces, "Ending", lambda graph: SimpleNamespace(reached=False))
     monkeypatch.setattr(workspaces, "DeviceBuffer", HostBuffer)
     for name, empty in (("_of_streams", {}), ("_of_captures", {}), ("_lent", [])):

@@ -47,6 +47,7 @@ class Driver:
 
     def __init__(self, addressed=4):
         self.launches, self.shown, self.refuse, self.addressed = [], [], 0, addressed
+        self.captures, self.attributes = False, []
         self.slots = (ctypes.c_uint64 * (addressed + 2))()
         self.map = (ctypes.c_char * 128)()
         self.config = Config(7, 1, 1, 32, 1, 1, 0)
@@ -55,10 +56,12 @@ class Driver:
         pointer = ctypes.c_void_p
         self.launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Config), pointer, pointer, pointer)(self._launch)
         self.replace = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_uint64)(self._replace)
+        self.capturing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int))(self._capturing)
 
     def _launch(self, config, function, parameters, extra):
         assert (function, parameters, extra) == (5, ctypes.addressof(self.addresses), None)
         assert (config[0].grid_x, config[0].block_x) == (7, 32)
+        self.attributes.append(config[0].attribute_count)
         number, count = self.slots[self.addressed :]
         number = struct.unpack("<f", struct.pack("<Q", number)[:4])[0]
         self.launches.append((config[0].stream, [*self.slots[: self.addressed]], number, ctypes.c_int64(count).value))
@@ -68,12 +71,17 @@ class Driver:
         self.shown.append(address)
         return 0 if tensor_map == ctypes.addressof(self.map) else 1
 
+    def _capturing(self, stream, status):
+        status[0] = self.captures
+        return 0
+
     @property
     def raw(self):
-        address = {name: ctypes.cast(getattr(self, name), ctypes.c_void_p).value for name in ("launch", "replace")}
+        functions = ("launch", "replace", "capturing")
+        address = {name: ctypes.cast(getattr(self, name), ctypes.c_void_p).value for name in functions}
         return RawLaunch(
             ctypes.addressof(self.config), 5, ctypes.addressof(self.addresses), ctypes.addressof(self.slots),
-            ((0, ctypes.addressof(self.map), 64),), **address, kept=self,
+            ((0, ctypes.addressof(self.map), 64),), **address, overlaps=None, kept=self,
         )  # fmt: skip
 
 
@@ -136,6 +144,30 @@ def test_what_the_driver_refuses_is_pythons(calls, driver):
     driver.refuse = 400
     with pytest.raises(LookupError):
         calls((torch.zeros(2, 3),) * 2, None, {"shift": 1})
+
+
+def test_captured_launches_ask_whether_they_may_start_early(extension, driver):
+    driver.config.attribute_count, x, asked = 2, torch.zeros(4), []
+
+    def overlaps(stream):
+        asked.append(stream)
+        if len(asked) == 3:
+            raise LookupError
+        return len(asked) == 2
+
+    raw = RawLaunch(**{**vars(driver.raw), "maps": (), "overlaps": overlaps})
+    launch = native.launch(
+        extension, raw, torch.device("cpu"), [((4,), torch.float32)], (1, 0, 0), (16, 16), [], lambda index: 8, 0, None
+    )
+    made = extension.Calls(1, None)
+    made.keep((x,), None, None, launch)
+    for captures in (False, True, True, False):
+        driver.captures = captures
+        made((x,), None, {})
+    assert (driver.attributes, asked) == ([2, 1, 2, 2], [8, 8])
+    driver.captures = True
+    with pytest.raises(LookupError):
+        made((x,), None, {})
 
 
 def test_shared_memory_is_pythons_until_it_has_found_it_sound(extension, driver):

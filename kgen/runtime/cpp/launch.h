@@ -36,7 +36,7 @@ struct Object {
   explicit operator bool() const { return object != nullptr; }
 };
 
-// As in CUDA's driver API: CUlaunchConfig, cuLaunchKernelEx and cuTensorMapReplaceAddress.
+// As in CUDA's driver API: CUlaunchConfig, cuLaunchKernelEx, cuTensorMapReplaceAddress and cuStreamIsCapturing.
 struct LaunchConfig {
   unsigned grid[3], block[3], shared_bytes;
   std::uint64_t stream;
@@ -45,6 +45,7 @@ struct LaunchConfig {
 };
 using LaunchFunction = int (*)(const LaunchConfig*, void* function, void** parameters, void** extra);
 using ReplaceFunction = int (*)(void* map, std::uint64_t address);
+using CapturingFunction = int (*)(std::uint64_t stream, int* status);
 
 using Addresses = c10::SmallVector<std::uint64_t, 8>;
 
@@ -85,6 +86,9 @@ struct Launch {
   std::uint64_t* slots = nullptr;
   LaunchFunction launch = nullptr;
   ReplaceFunction replace = nullptr;
+  CapturingFunction capturing = nullptr;
+  unsigned attributes = 0;  // with the one that lets it start early, where it has that
+  Object overlaps;          // whether it may on a stream that is captured; None where it never does
   Object kept;
   // Of several: `lock` is held while they are launched, since others have the same workspaces.
   std::vector<Part> parts;
@@ -152,9 +156,20 @@ inline bool add_workspaces(Launch* launch, PyObject* stream, Addresses& addresse
   return !PyErr_Occurred();
 }
 
+// Asks Python, for a stream that is captured, whether a launch may start early; false with an exception.
+inline bool set_overlap(Launch* launch, PyObject* stream) {
+  int status = 0;
+  launch->config->attribute_count = launch->attributes;
+  if (launch->overlaps.object == Py_None || launch->capturing(launch->config->stream, &status) || !status) return true;
+  const Object allowed(PyObject_CallOneArg(launch->overlaps.object, stream));
+  launch->config->attribute_count -= allowed.object != Py_True;
+  return static_cast<bool>(allowed);
+}
+
 // Has one kernel launched; as `submit`.
 inline int submit_kernel(Launch* launch, PyObject* stream, const Addresses& addresses) {
   launch->config->stream = PyLong_AsUnsignedLongLong(stream);
+  if (!set_overlap(launch, stream)) return -1;
   for (std::size_t slot = 0; slot < launch->order.size(); ++slot) launch->slots[slot] = addresses[launch->order[slot]];
   for (ShownMap& shown : launch->maps) {
     const std::uint64_t address = launch->slots[shown.slot];
@@ -245,18 +260,20 @@ inline PyObject* launch_object(PyTypeObject* type, std::unique_ptr<Launch> launc
   return self;
 }
 
-// Launch(device, outputs, order, extents, maps, numbers, (config, function, parameters, slots), (launch, replace),
-//        stream_of, index, workspaces, kept); tuples everywhere, memory and functions by their addresses:
+// Launch(device, outputs, order, extents, maps, numbers, (config, function, parameters, slots),
+//        (launch, replace, capturing), overlaps, stream_of, index, workspaces, kept); tuples everywhere, memory and
+//        functions by their addresses:
 // outputs ((shape, an empty tensor of its dtype), ...); maps ((slot, map, address), ...);
 // numbers ((name, slot, kind, required, bits), ...); workspaces a function of the stream, or None; kept: what lives as
 // long.
 inline PyObject* launch_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   HANDLE_TH_ERRORS
-  PyObject *like, *outputs, *order, *extents, *maps, *numbers, *stream_of, *index, *workspaces, *kept;
-  unsigned long long config, function, parameters, slots, entry, replace;
-  if (!PyArg_ParseTuple(arguments, "OO!O!O!O!O!(KKKK)(KK)OOOO", &like, &PyTuple_Type, &outputs, &PyTuple_Type, &order,
+  PyObject *like, *outputs, *order, *extents, *maps, *numbers, *overlaps, *stream_of, *index, *workspaces, *kept;
+  unsigned long long config, function, parameters, slots, entry, replace, capturing;
+  if (!PyArg_ParseTuple(arguments, "OO!O!O!O!O!(KKKK)(KKK)OOOOO", &like, &PyTuple_Type, &outputs, &PyTuple_Type, &order,
                         &PyTuple_Type, &extents, &PyTuple_Type, &maps, &PyTuple_Type, &numbers, &config, &function,
-                        &parameters, &slots, &entry, &replace, &stream_of, &index, &workspaces, &kept))
+                        &parameters, &slots, &entry, &replace, &capturing, &overlaps, &stream_of, &index, &workspaces,
+                        &kept))
     return nullptr;
   auto launch = launch_for(like, outputs, extents, stream_of, index, workspaces);
   if (!launch) return nullptr;
@@ -268,6 +285,9 @@ inline PyObject* launch_new(PyTypeObject* type, PyObject* arguments, PyObject*) 
   launch->slots = reinterpret_cast<std::uint64_t*>(slots);
   launch->launch = reinterpret_cast<LaunchFunction>(entry);
   launch->replace = reinterpret_cast<ReplaceFunction>(replace);
+  launch->capturing = reinterpret_cast<CapturingFunction>(capturing);
+  launch->attributes = launch->config->attribute_count;
+  launch->overlaps = Object::borrowed(overlaps);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(maps); ++i) {
     PyObject* const map = PyTuple_GET_ITEM(maps, i);
     launch->maps.push_back({number_at(map, 0), reinterpret_cast<void*>(number_at(map, 1)), number_at(map, 2)});
