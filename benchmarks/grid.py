@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from random_products import Product, products
+from random_products import MOST_TOKENS, Product, products
 
 from kgen.bench.environment import commit as commit_of_tree
 from kgen.cli.trials import FORMAT, VERSION
@@ -160,13 +160,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a .json.gz")
     parser.add_argument("--commit", help="of the tree, where it is no git checkout")
     parser.add_argument("--f32", action="store_true", help="products in f32, without tensor cores")
+    parser.add_argument("--tokens", type=int, default=MOST_TOKENS, help="rows of A at most")
     parser.add_argument("--top", type=int, default=24, help="of each schedule: the model's best")
     parser.add_argument("--drawn", type=int, default=12, help="and those drawn beside them")
     parser.add_argument("--list", action="store_true", help="only say what would be timed")
     arguments = parser.parse_args()
     begun, source = time.monotonic(), random.Random(arguments.seed)
     target = resolve("H200" if arguments.list else "auto")
-    drawn = products(arguments.seed, arguments.count, arguments.f32)
+    drawn = products(arguments.seed, arguments.count, arguments.f32, arguments.tokens)
     chosen = [
         (product, configs_of(normalised(product.problem), target, source, arguments.top, arguments.drawn))
         for product in drawn

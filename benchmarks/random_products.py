@@ -51,14 +51,15 @@ class Product:
         return f"{self.layout} {self.M}x{self.N}x{self.K} {self.dtype}"
 
 
-def products(seed: int, count: int, f32: bool = False) -> list[Product]:
-    """Tokens are spread evenly over their logarithms, a fifth over powers of two; a twentieth of the products is f16's.
+def products(seed: int, count: int, f32: bool = False, most: int = MOST_TOKENS) -> list[Product]:
+    """Tokens, `most` at most, are spread evenly over their logarithms, a fifth over powers of two; a twentieth of the products is
+    f16's.
 
     With `f32` all are of that dtype, and of 2^36 multiply-adds at most: more take 3 ms and longer without tensor cores.
     """
     source, found = random.Random(seed), []
     while len(found) < count:
-        tokens = round(math.exp(source.uniform(0, math.log(MOST_TOKENS))))
+        tokens = round(math.exp(source.uniform(0, math.log(most))))
         if source.random() < 0.2:
             tokens = 2 ** round(math.log2(tokens))
         n, k = source.choice(WEIGHTS)

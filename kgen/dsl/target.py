@@ -55,6 +55,11 @@ def sm(number: int, variant: str = "") -> Arch:
 _GPC = 18
 
 
+def clusters(sm_count: Any, blocks: Any) -> Any:
+    """Clusters of so many blocks, at most 16, that as many SMs have at once, a block each: numbers, arrays or a `Size`."""
+    return sm_count * (_GPC // blocks * blocks) // (_GPC * blocks)
+
+
 @dataclass(frozen=True)
 class Target:
     """One GPU. Sizes in bytes, `bandwidth` in bytes/s of device memory, `clock_hz` the boost clock, rates in FLOP/s.

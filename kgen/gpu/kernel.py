@@ -261,7 +261,7 @@ class Kernel:
         return extended
 
     def configuration(self, geometry: tuple[int, ...]) -> Any:
-        """The driver's CUlaunchConfig of grid, block and bytes of shared memory. That a launch may start early is the last attribute."""
+        """The driver's CUlaunchConfig of grid, block and bytes of shared memory. An early start is the last attribute."""
         config, attributes = driver.api().CUlaunchConfig(), self._attributes()
         config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]

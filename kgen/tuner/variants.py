@@ -33,7 +33,9 @@ from kgen.tuner.ragged import LARGEST_VOLUME, Sizes, may_change, ragged, resized
 
 _STEP = 16
 _LONGEST = 1 << 20
-_MOST_SM, _MOST_SHARING = 8, 256
+#: A GPU of so many multiprocessors has three clusters of eight blocks.
+_MOST_SM = 32
+_MOST_SHARING = 256
 #: More multiprocessors than most variants have tiles, so that as many blocks share one as its rows allow.
 _MANY_SM = 16
 _Layout = Literal["padded", "strided", "expanded"]

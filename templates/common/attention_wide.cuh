@@ -91,18 +91,17 @@ __device__ __forceinline__ void multiply_parts(Sums& sums, const A& a, unsigned 
 }
 
 //: load_operand_atoms
-// As load_operand, of a tile that all Blocks of the cluster get: this one copies every Blocks-th column of swizzle
-// atoms, to all of them.
+// As load_operand, of a tile that Blocks of the cluster get, these `sharers`: this one copies every Blocks-th column of
+// swizzle atoms, to all of them.
 template <typename Tile, int Blocks, typename... Batch>
-__device__ __forceinline__ void load_operand_atoms(unsigned tile, const ptx::TensorMap& map, unsigned full, int rank,
-                                                   int outer, int k, Batch... batch) {
+__device__ __forceinline__ void load_operand_atoms(unsigned tile, const ptx::TensorMap& map, unsigned full,
+                                                   Sharers sharers, int outer, int k, Batch... batch) {
   static_assert(Tile::ATOMS % Blocks == 0, "blocks copy as much of a tile");
-  constexpr unsigned short EVERYBODY = (1 << Blocks) - 1;
 #pragma unroll
   for (int i = 0; i < Tile::ATOMS / Blocks; ++i) {
-    const int atom = i * Blocks + rank;
+    const int atom = i * Blocks + sharers.place;
     const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
     const int at[] = {inner, Tile::K_MAJOR ? outer : k, batch...};
-    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES, map, full, EVERYBODY, at);
+    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES, map, full, sharers.blocks, at);
   }
 }

@@ -63,11 +63,25 @@ struct SingleBlock {
   static __device__ __forceinline__ void leave() {}
 };
 
+//: Sharers
+// The blocks of a cluster that have the same tile of an operand, a bit each, and which of them this one is.
+struct Sharers {
+  int place;
+  unsigned short blocks;
+};
+
 //: BlockCluster
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
 struct BlockCluster {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ Sharers of_a(int rank) {
+    constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
+    return {rank / Rows, static_cast<unsigned short>(EVERY << rank % Rows)};
+  }
+  static __device__ __forceinline__ Sharers of_b(int rank) {
+    return {rank % Rows, static_cast<unsigned short>(((1 << Rows) - 1) << rank / Rows * Rows)};
+  }
   static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
   static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
   // No block may leave while another still sends tiles or arrivals to it.

@@ -15,18 +15,17 @@ __device__ __forceinline__ void load_operand(unsigned tile, const ptx::TensorMap
 }
 
 //: load_operand_share
-// As load_operand, of this block's share of a tile that all Blocks of the cluster get.
+// As load_operand, of this block's share of a tile that Blocks of the cluster get, these `sharers`.
 template <typename Tile, int Blocks, typename... Batch>
-__device__ __forceinline__ void load_operand_share(unsigned tile, const ptx::TensorMap& map, unsigned full, int rank,
-                                                   int outer, int k, Batch... batch) {
-  constexpr unsigned short EVERYBODY = (1 << Blocks) - 1;
-  const int share = rank * ((Tile::K_MAJOR ? Tile::EXTENT : Tile::DEPTH) / Blocks);
+__device__ __forceinline__ void load_operand_share(unsigned tile, const ptx::TensorMap& map, unsigned full,
+                                                   Sharers sharers, int outer, int k, Batch... batch) {
+  const int share = sharers.place * ((Tile::K_MAJOR ? Tile::EXTENT : Tile::DEPTH) / Blocks);
 #pragma unroll
   for (int atom = 0; atom < Tile::ATOMS; ++atom) {
     const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
     const int at[] = {inner, (Tile::K_MAJOR ? outer : k) + share, batch...};
-    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES + rank * (Tile::ATOM_BYTES / Blocks), map, full, EVERYBODY,
-                            at);
+    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES + sharers.place * (Tile::ATOM_BYTES / Blocks), map, full,
+                            sharers.blocks, at);
   }
 }
 

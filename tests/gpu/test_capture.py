@@ -107,7 +107,7 @@ def test_a_first_training_step() -> None:
         assert torch.equal(got, want)
 
 
-@pytest.mark.skipif(driver.device_count() > 0 and detect(0).arch.number < 90, reason="kernels overlap from sm_90")
+@pytest.mark.skipif(driver.device_count() > 0 and detect(0).arch.sm < 90, reason="kernels overlap from sm_90")
 @pytest.mark.parametrize("calls", [1, 5])
 def test_a_captured_product_starts_early_after_its_like(calls: int) -> None:
     """After torch's kernels it would take longer so. By Python's first call, and by the extension."""

@@ -22,6 +22,7 @@ _DEEP = on("hgemm", "512x512x512", "WgmmaGemm", **_PLAIN, consumers=2, pingpong=
 _STREAM = on("hgemm", "2048x2048x4096", "WgmmaGemm", work="stream_k", cluster="1x1", consumers=2, pingpong=False)
 _SPLIT = on("hgemm", "128x256x16384", "WgmmaGemm", work="split_k", splits=4, cluster="1x1", consumers=2, BM=128, BN=128)
 _CLUSTER = on("hgemm", _CUBE, "WgmmaGemm", cluster="2x1", work="tiles", consumers=2, pingpong=False)
+_SQUARE = on("hgemm", "1000x1000x1000", "WgmmaGemm", cluster="2x2", work="tiles", swap_ab=False)
 _SCALED = on("fp8gemm_blockwise", "1024x1024x1024", "WgmmaGemm", consumers=2)
 _COPIED = on("hgemm", "1024x1024x1001", "WgmmaGemm", cluster="1x1")
 _BIAS = on("linear", _CUBE, "WgmmaGemm", **_PLAIN, swap_ab=False)
@@ -114,6 +115,11 @@ MUTANTS = [
     Mutant("cluster-starts-early", "barrier", _ROLES,
            "static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }",
            "static __device__ __forceinline__ void sync() { __syncthreads(); }", _CLUSTER),
+    Mutant("cluster-shares-a-with-its-column", "barrier", _ROLES, "(EVERY << rank % Rows)", "(EVERY << rank / Rows)", _SQUARE),
+    Mutant("cluster-shares-b-with-its-row", "barrier", _ROLES, "((1 << Rows) - 1) << rank / Rows * Rows",
+           "((1 << Rows) - 1) << rank % Rows * Rows", _SQUARE),
+    Mutant("cluster-share-of-another", "index", _ROLES, "return {rank / Rows, static_cast", "return {rank % Rows, static_cast",
+           _SQUARE),
     Mutant("cluster-empty-of-own", "barrier", _WGMMA, "{{ policies.releases }} * Cluster::SIZE);",
            "{{ policies.releases }});", _CLUSTER),
     # Scales, copies, the kernel before.

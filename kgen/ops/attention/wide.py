@@ -71,7 +71,7 @@ class Context:
     offsets: str
     load_keys: str
     load_values: str
-    load_rank: str
+    load_sharers: str
     query_at: str
     key_at: str
     value_at: str
@@ -245,7 +245,7 @@ class AttentionWide(TmaAttention):
                 offsets=offset("o", o),
                 load_keys="load_operand_share<TileK, Cluster::SIZE>" if clustered else "load_operand<TileK>",
                 load_values="load_operand_atoms<TileV, Cluster::SIZE>" if clustered else "load_operand<TileV>",
-                load_rank=", Cluster::rank()" if clustered else "",
+                load_sharers=", Cluster::of_b(Cluster::rank())" if clustered else "",
                 query_at=head_coordinates(h.q),
                 key_at=head_coordinates(h.k),
                 value_at=head_coordinates(h.v),

@@ -21,7 +21,7 @@ from kgen.ops.gemm.problem import describe, exchanged, matches
 from kgen.ops.gemm.schedule import WGMMA_OPERANDS, is_k_major
 from kgen.ops.gemm.wgmma_kernel import WgmmaKernel
 from kgen.ops.gemm.wgmma_model import WgmmaConstants, seconds
-from kgen.ops.gemm.wgmma_sizes import WgmmaSizes
+from kgen.ops.gemm.wgmma_sizes import CLUSTERS, WgmmaSizes
 
 #: Widths of tiles beside those that other schedules have too: all that wgmma multiplies.
 _WIDTHS = (24, 40, 48, 56, 72, 80, 88, 104, 120, 136, 144, 152, 168, 176, 184, 200, 216, 232, 240, 248)
@@ -46,7 +46,7 @@ class WgmmaGemm(WgmmaSizes):
     consumers = choice(2, 1, 3)  # warpgroups that multiply
     pingpong = choice(False, True)  # each takes whole tiles in turn, else they share one
     blocks_per_sm = choice(1, 2)
-    cluster = choice("1x1", "2x1", "1x2")  # blocks along M x N that share tiles by multicast
+    cluster = choice(*CLUSTERS)  # blocks along M x N that share tiles by multicast
     # workers take whole tiles; even shares of all steps; even shares of a tile
     work = choice("tiles", "stream_k", "split_k")
     # workers that share a tile's sum over K, at most (stream_k) or each (split_k)
@@ -118,11 +118,10 @@ class WgmmaGemm(WgmmaSizes):
 
     @rule
     def shared_tiles(self, problem: Problem, target: Target) -> bool:
-        """a shared tile is loaded by both blocks of the cluster, in halves of whole groups of eight rows"""
-        if self.cluster == "1x1":
-            return True
-        side, extent = ("b", self.BN) if self.cluster == "2x1" else ("a", self.BM)
-        return not self.k_major(self.view(problem), side) or extent % 16 == 0
+        """a shared tile is loaded by the blocks that share it, in parts of whole groups of eight rows"""
+        g, (rows, columns) = self.view(problem), self.cluster_shape
+        of_a = (self.BM if self.k_major(g, "a") else self.BK) % (8 * columns) == 0
+        return bool(of_a and (self.BN if self.k_major(g, "b") else self.BK) % (8 * rows) == 0)
 
     @rule
     @vectorised
@@ -150,6 +149,11 @@ class WgmmaGemm(WgmmaSizes):
         steps = self.clusters_of(self.view(problem)) * k_tiles
         shared = (self.splits > 1) & (self.splits <= k_tiles) & (steps < 2**31)
         return where(self.shares()[0], self.splits == 1, shared)
+
+    @rule
+    def shared_at_once(self, problem: Problem, target: Target) -> bool:
+        """workers that wait for each other are all there at once: of clusters above two it is not known how many are"""
+        return self.work == "tiles" or self.cluster_size <= 2
 
     @rule
     def split_stores(self, problem: Problem, target: Target) -> bool:
@@ -282,6 +286,11 @@ class WgmmaGemm(WgmmaSizes):
     def large_tiles_of_clusters(self, problem: Problem, target: Target) -> bool:
         """clusters share tiles from 64 x 64"""
         return self.cluster == "1x1" or self.BM * self.BN >= 64 * 64
+
+    @pruning
+    def large_clusters(self, problem: Problem, target: Target) -> bool:
+        """clusters of more than two blocks share tiles whose rows begin inside sectors, which blocks beside each other do not"""
+        return self.cluster_size <= 2 or any(self.inside_sectors(self.view(problem)))
 
     @pruning
     @sized

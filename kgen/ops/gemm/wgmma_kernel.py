@@ -10,7 +10,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Source, TensorMap
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size, maximum, minimum
-from kgen.dsl.target import sm
+from kgen.dsl.target import clusters, sm
 from kgen.dsl.types import DType, f16, f32, i32
 from kgen.ops.common.memory_bound import LINE
 from kgen.ops.gemm.problem import Matrix, describe
@@ -129,7 +129,8 @@ class WgmmaKernel:
         params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
         if config.store != "tma":
             params += [Pointer(n, x.operand.dtype, x.operand.name, "out") for x, n in zip(g.outputs, outputs)]
-        workers = minimum(config.tiles(g) * config.splits, SM_COUNT * config.blocks_per_sm // config.cluster_size)
+        at_once = maximum(1, clusters(SM_COUNT, config.cluster_size)) * config.blocks_per_sm
+        workers = minimum(config.tiles(g) * config.splits, at_once)
         if config.work == "split_k":
             workers = config.tiles(g) * config.splits
         if config.work != "tiles":
@@ -193,8 +194,12 @@ class WgmmaKernel:
         x = g.a if side == "a" else g.b
         tile, outer = f"Tile{side.upper()}", "tile.m0" if side == "a" else "tile.n0"
         function, rank = f"load_operand<{tile}>", ""
-        if self._shared(side):
-            function, rank = f"load_operand_share<{tile}, Cluster::SIZE>", "scheduler.grid.rank, "
+        if self._sharers(side) > 1:
+            along = "N" if side == "a" else "M"
+            function, rank = (
+                f"load_operand_share<{tile}, Cluster::{along}>",
+                f"Cluster::of_{side}(scheduler.grid.rank), ",
+            )
         at = "".join(f", tile.batch[{d}]" for d in _axes(x))
         to = f"tiles_{side} + state.stage * {tile}::BYTES"
         return Side(
@@ -205,9 +210,10 @@ class WgmmaKernel:
             load=f"{function}({to}, map_{name}, full, {rank}{outer}, k * BK{at});",
         )
 
-    def _shared(self, side: str) -> bool:
-        """Whether the blocks of a cluster share the tile of A or B."""
-        return self.config.cluster == ("1x2" if side == "a" else "2x1")
+    def _sharers(self, side: str) -> int:
+        """Blocks of a cluster that share the tile of A or B."""
+        rows, columns = self.config.cluster_shape
+        return int(columns if side == "a" else rows)
 
     @property
     def _by_warps(self) -> bool:
@@ -362,8 +368,7 @@ class WgmmaKernel:
         row_bytes = self._row_bytes(side)
         width = row_bytes // dtype.bytes
         extent = config.BM if side == "a" else config.BN
-        share = 2 if self._shared(side) else 1
-        rows = (extent if k_major else config.BK) // share
+        rows = (extent if k_major else config.BK) // self._sharers(side)
         sizes: tuple[Size, ...] = (Dim("K"), Dim(outer.upper())) if k_major else (Dim(outer.upper()), Dim("K"))
         strides: tuple[Size, ...] = (_stride(f"{name}_s{outer}" if k_major else f"{name}_sk", dtype),)
         sizes, strides = sizes + _batch_sizes(x), strides + _batch_strides(x, name)

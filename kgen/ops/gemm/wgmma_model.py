@@ -30,7 +30,7 @@ from kgen.dsl.vector import (
     where,
 )
 from kgen.ops.gemm.problem import Gemm
-from kgen.ops.gemm.schedule import lines_of_rows, rate_class, sectors_of_rows
+from kgen.ops.gemm.schedule import lines_of_rows, rate_class
 from kgen.tuning_db.machines import constants
 
 if TYPE_CHECKING:
@@ -141,7 +141,9 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     in_flight = workers * _under_way(config, problem)
     reached = target.bandwidth * k.memory * minimum(1.0, k.memory_alone + in_flight / k.in_flight)
     around = k.start + k.latency + shared - where(config.pdl, k.overlap, 0.0)
-    around = around + where(config.cluster_size > 1, k.cluster, 0.0) + where(resident > 1, k.second, 0.0)
+    # Blocks of a cluster lose what neighbours share without one: nothing where rows begin inside sectors.
+    around = around + where(config.cluster_size > 1, k.cluster * (1 - sum(config.inside_sectors(g)) / 2), 0.0)
+    around = around + where(resident > 1, k.second, 0.0)
     return around, _step(config, problem, target, resident), steps, beside, reached, in_step, workers
 
 
@@ -224,7 +226,7 @@ def _from_l2(config: WgmmaGemm, problem: Problem, target: Target, in_step: Vecto
     (tile_m, tile_n), (tiles_m, tiles_n) = config.cluster_tile, config.tiles_across(g)
     outside = tiles_n * (tiles_m * tile_m - g.M) + tiles_m * (tiles_n * tile_n - g.N)
     blocks = config.clusters_of(g) * config.cluster_size
-    inside = [not (copied or sectors_of_rows(x)) for copied, x in zip(config.copied(g), (g.a, g.b))]
+    inside = config.inside_sectors(g)
     of_a, of_b = (
         0 if slow else 1 if copied else 1 + k.astride * (lines_of_rows(x) - 1)
         for slow, copied, x in zip(inside, config.copied(g), (g.a, g.b))

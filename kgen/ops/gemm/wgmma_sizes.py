@@ -7,7 +7,7 @@ import math
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
-from kgen.dsl.target import RESERVED_SHARED, Target
+from kgen.dsl.target import RESERVED_SHARED, Target, clusters
 from kgen.dsl.types import f16, tf32
 from kgen.dsl.vector import (
     Vector,
@@ -24,14 +24,15 @@ from kgen.dsl.vector import (
     where,
 )
 from kgen.ops.gemm.problem import Gemm, describe, exchanged
-from kgen.ops.gemm.schedule import GemmSchedule, is_k_major, tma_addresses
+from kgen.ops.gemm.schedule import GemmSchedule, is_k_major, sectors_of_rows, tma_addresses
 from kgen.ops.gemm.wgmma_model import WgmmaConstants
 from kgen.tuning_db.machines import constants
 
 #: Bytes of shared memory of a block that barriers take.
 _BARRIERS = 16
-#: Clusters by name: blocks along M, along N, and in all.
-_ROWS, _COLUMNS = {"1x1": 1, "2x1": 2, "1x2": 1}, {"1x1": 1, "2x1": 1, "1x2": 2}
+#: Clusters, blocks along M x along N; by name, how many these are and how many blocks in all.
+CLUSTERS = ("1x1", "2x1", "1x2", "2x2", "4x2", "2x4")
+_ROWS, _COLUMNS = ({name: int(name[at]) for name in CLUSTERS} for at in (0, 2))
 _BLOCKS = {name: rows * _COLUMNS[name] for name, rows in _ROWS.items()}
 
 
@@ -108,6 +109,10 @@ class WgmmaSizes(GemmSchedule):
         """Whether A and B are copied before anything else."""
         return self.needs_copy(g, "a"), self.needs_copy(g, "b")
 
+    def inside_sectors(self, g: Gemm) -> list[bool]:
+        """Whether rows of A, and of B, as TMA reads them begin inside sectors of 32 bytes."""
+        return [not (copied or sectors_of_rows(x)) for copied, x in zip(self.copied(g), (g.a, g.b))]
+
     def copies(self, g: Gemm) -> bool:
         """Whether an operand is copied before anything else."""
         return any(self.copied(g))
@@ -161,7 +166,7 @@ class WgmmaSizes(GemmSchedule):
     @of_class
     def clusters_at_once(self, target: Target) -> Vector:
         """Clusters that the GPU has at once; a worker is one."""
-        return maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
+        return maximum(1, clusters(target.sm_count, self.cluster_size) * self.blocks_per_sm)
 
     @of_class
     def shares(self) -> tuple[Vector, Vector, Vector]:

@@ -758,19 +758,24 @@ __device__ __forceinline__ void multiply_parts(Sums& sums, const A& a, unsigned 
   fence_sums(sums);
 }
 
-// As load_operand, of a tile that all Blocks of the cluster get: this one copies every Blocks-th column of swizzle
-// atoms, to all of them.
+// The blocks of a cluster that have the same tile of an operand, a bit each, and which of them this one is.
+struct Sharers {
+  int place;
+  unsigned short blocks;
+};
+
+// As load_operand, of a tile that Blocks of the cluster get, these `sharers`: this one copies every Blocks-th column of
+// swizzle atoms, to all of them.
 template <typename Tile, int Blocks, typename... Batch>
-__device__ __forceinline__ void load_operand_atoms(unsigned tile, const ptx::TensorMap& map, unsigned full, int rank,
-                                                   int outer, int k, Batch... batch) {
+__device__ __forceinline__ void load_operand_atoms(unsigned tile, const ptx::TensorMap& map, unsigned full,
+                                                   Sharers sharers, int outer, int k, Batch... batch) {
   static_assert(Tile::ATOMS % Blocks == 0, "blocks copy as much of a tile");
-  constexpr unsigned short EVERYBODY = (1 << Blocks) - 1;
 #pragma unroll
   for (int i = 0; i < Tile::ATOMS / Blocks; ++i) {
-    const int atom = i * Blocks + rank;
+    const int atom = i * Blocks + sharers.place;
     const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
     const int at[] = {inner, Tile::K_MAJOR ? outer : k, batch...};
-    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES, map, full, EVERYBODY, at);
+    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES, map, full, sharers.blocks, at);
   }
 }
 
@@ -788,6 +793,13 @@ struct MulticastPipeline : TmaPipeline<Stages> {
 template <int Rows, int Columns>
 struct BlockCluster {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ Sharers of_a(int rank) {
+    constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
+    return {rank / Rows, static_cast<unsigned short>(EVERY << rank % Rows)};
+  }
+  static __device__ __forceinline__ Sharers of_b(int rank) {
+    return {rank % Rows, static_cast<unsigned short>(((1 << Rows) - 1) << rank / Rows * Rows)};
+  }
   static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
   static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
   // No block may leave while another still sends tiles or arrivals to it.
@@ -917,18 +929,17 @@ __device__ __forceinline__ void load_operand(unsigned tile, const ptx::TensorMap
   }
 }
 
-// As load_operand, of this block's share of a tile that all Blocks of the cluster get.
+// As load_operand, of this block's share of a tile that Blocks of the cluster get, these `sharers`.
 template <typename Tile, int Blocks, typename... Batch>
-__device__ __forceinline__ void load_operand_share(unsigned tile, const ptx::TensorMap& map, unsigned full, int rank,
-                                                   int outer, int k, Batch... batch) {
-  constexpr unsigned short EVERYBODY = (1 << Blocks) - 1;
-  const int share = rank * ((Tile::K_MAJOR ? Tile::EXTENT : Tile::DEPTH) / Blocks);
+__device__ __forceinline__ void load_operand_share(unsigned tile, const ptx::TensorMap& map, unsigned full,
+                                                   Sharers sharers, int outer, int k, Batch... batch) {
+  const int share = sharers.place * ((Tile::K_MAJOR ? Tile::EXTENT : Tile::DEPTH) / Blocks);
 #pragma unroll
   for (int atom = 0; atom < Tile::ATOMS; ++atom) {
     const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
     const int at[] = {inner, (Tile::K_MAJOR ? outer : k) + share, batch...};
-    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES + rank * (Tile::ATOM_BYTES / Blocks), map, full, EVERYBODY,
-                            at);
+    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES + sharers.place * (Tile::ATOM_BYTES / Blocks), map, full,
+                            sharers.blocks, at);
   }
 }
 
@@ -1001,7 +1012,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 1005 "attention_causal_lse.cu"
+#line 1016 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                          const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
@@ -1054,8 +1065,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int k = 0; k < DK; k += BK) {
           pipeline_k.acquire(state_k);
           load_operand_share<TileK, Cluster::SIZE>(tiles_k + state_k.stage * TileK::BYTES, map_k,
-                                                   pipeline_k.expect(state_k, TileK::BYTES), Cluster::rank(),
-                                                   block * BC, k, tile.batch[0]);
+                                                   pipeline_k.expect(state_k, TileK::BYTES),
+                                                   Cluster::of_b(Cluster::rank()), block * BC, k, tile.batch[0]);
           state_k.advance();
         }
       Launch::launch_dependents();
@@ -1063,9 +1074,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       for (int block = blocks.last - 1; block >= blocks.first; --block)
         for (int row = 0; row < BC; row += BV) {
           pipeline_v.acquire(state_v);
-          load_operand_atoms<TileV, Cluster::SIZE>(tiles_v + state_v.stage * TileV::BYTES, map_v,
-                                                   pipeline_v.expect(state_v, TileV::BYTES), Cluster::rank(),
-                                                   first_column, block * BC + row, tile.batch[0]);
+          load_operand_atoms<TileV, Cluster::SIZE>(
+              tiles_v + state_v.stage * TileV::BYTES, map_v, pipeline_v.expect(state_v, TileV::BYTES),
+              Cluster::of_b(Cluster::rank()), first_column, block * BC + row, tile.batch[0]);
           state_v.advance();
         }
     }

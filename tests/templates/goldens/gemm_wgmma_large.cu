@@ -489,10 +489,23 @@ struct Cooperative {
   __device__ __forceinline__ void arrive(int) const {}
 };
 
+// The blocks of a cluster that have the same tile of an operand, a bit each, and which of them this one is.
+struct Sharers {
+  int place;
+  unsigned short blocks;
+};
+
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
 struct BlockCluster {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ Sharers of_a(int rank) {
+    constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
+    return {rank / Rows, static_cast<unsigned short>(EVERY << rank % Rows)};
+  }
+  static __device__ __forceinline__ Sharers of_b(int rank) {
+    return {rank % Rows, static_cast<unsigned short>(((1 << Rows) - 1) << rank / Rows * Rows)};
+  }
   static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
   static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
   // No block may leave while another still sends tiles or arrivals to it.
@@ -645,18 +658,17 @@ __device__ __forceinline__ void load_operand(unsigned tile, const ptx::TensorMap
   }
 }
 
-// As load_operand, of this block's share of a tile that all Blocks of the cluster get.
+// As load_operand, of this block's share of a tile that Blocks of the cluster get, these `sharers`.
 template <typename Tile, int Blocks, typename... Batch>
-__device__ __forceinline__ void load_operand_share(unsigned tile, const ptx::TensorMap& map, unsigned full, int rank,
-                                                   int outer, int k, Batch... batch) {
-  constexpr unsigned short EVERYBODY = (1 << Blocks) - 1;
-  const int share = rank * ((Tile::K_MAJOR ? Tile::EXTENT : Tile::DEPTH) / Blocks);
+__device__ __forceinline__ void load_operand_share(unsigned tile, const ptx::TensorMap& map, unsigned full,
+                                                   Sharers sharers, int outer, int k, Batch... batch) {
+  const int share = sharers.place * ((Tile::K_MAJOR ? Tile::EXTENT : Tile::DEPTH) / Blocks);
 #pragma unroll
   for (int atom = 0; atom < Tile::ATOMS; ++atom) {
     const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
     const int at[] = {inner, (Tile::K_MAJOR ? outer : k) + share, batch...};
-    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES + rank * (Tile::ATOM_BYTES / Blocks), map, full, EVERYBODY,
-                            at);
+    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES + sharers.place * (Tile::ATOM_BYTES / Blocks), map, full,
+                            sharers.blocks, at);
   }
 }
 
@@ -770,7 +782,7 @@ using Store = TmaStore<float, BN, 64, 2, RowMajorStage, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 774 "hgemm.cu"
+#line 786 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
           const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
@@ -802,8 +814,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           {
             const unsigned full = pipeline.expect(state, TileA::BYTES + TileB::BYTES);
             load_operand<TileA>(tiles_a + state.stage * TileA::BYTES, map_a, full, tile.m0, k * BK);
-            load_operand_share<TileB, Cluster::SIZE>(tiles_b + state.stage * TileB::BYTES, map_b, full,
-                                                     scheduler.grid.rank, tile.n0, k * BK);
+            load_operand_share<TileB, Cluster::M>(tiles_b + state.stage * TileB::BYTES, map_b, full,
+                                                  Cluster::of_b(scheduler.grid.rank), tile.n0, k * BK);
           }
           state.advance();
         }

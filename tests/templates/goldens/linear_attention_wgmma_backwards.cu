@@ -698,10 +698,23 @@ __device__ __forceinline__ void warpgroup_sync(int consumer) {
   }
 }
 
+// The blocks of a cluster that have the same tile of an operand, a bit each, and which of them this one is.
+struct Sharers {
+  int place;
+  unsigned short blocks;
+};
+
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
 struct BlockCluster {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ Sharers of_a(int rank) {
+    constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
+    return {rank / Rows, static_cast<unsigned short>(EVERY << rank % Rows)};
+  }
+  static __device__ __forceinline__ Sharers of_b(int rank) {
+    return {rank % Rows, static_cast<unsigned short>(((1 << Rows) - 1) << rank / Rows * Rows)};
+  }
   static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
   static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
   // No block may leave while another still sends tiles or arrivals to it.
@@ -939,7 +952,7 @@ struct ChunkTile {
   int m0, n0;
   int batch[1];
 };
-#line 943 "linear_attention_decay_backwards.cu"
+#line 956 "linear_attention_decay_backwards.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     linear_attention_decay_backwards(const __grid_constant__ ptx::TensorMap map_q,
                                      const __grid_constant__ ptx::TensorMap map_k,
