@@ -3,9 +3,10 @@
     python benchmarks/first_calls.py SEED COUNT --out FILE.json
 
 COUNT products of random_products.py's kind, TN in bf16, of eight weights that are drawn too, each with a number of tokens that
-did not occur before, are called by two processes one after the other, with an empty database and cubin cache of their own: the
-first one compiles what the second one loads. A call's time ends when it returns; nothing is under way when it begins, torch and
-its CUDA context are up. Prints median and worst by what the call had to do.
+did not occur before, are called by two processes one after the other, with an empty database and caches of their own: the first
+one compiles what the second one loads, kernels and, as an installation does, Python's modules. A call's time ends when it
+returns; nothing is under way when it begins, torch and its CUDA context are up. Prints median and worst by what the call had
+to do.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def main() -> None:
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         own = {"KGEN_DATABASE": str(Path(folder) / "empty.sqlite"), "KGEN_CACHE_DIR": folder}
+        own |= {"PYTHONPYCACHEPREFIX": str(Path(folder) / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
         for process in ("first", "second"):
             command = [sys.executable, __file__, str(given.seed), str(given.count), "--process"]
             env = {**os.environ, **own}
