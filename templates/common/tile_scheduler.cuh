@@ -75,31 +75,22 @@ struct PersistentScheduler {
 };
 
 //: StreamKScheduler
-// Worker w takes whole tiles, w, w + workers, ..., while there are more than for two rounds. All steps along K of the
-// others are shared evenly, so that a tile may be cut between workers; `end` counts their steps up to the tile's last.
-// Source: Osama et al., Stream-K, 2023: "data-parallel + two-tile Stream-K".
+// All steps along K of all tiles are shared evenly, so that a tile may be cut between workers (Osama et al., Stream-K,
+// 2023). `end` counts the steps of all tiles up to this one's last.
 template <typename Grid>
 struct StreamKScheduler {
   const Grid grid;
 
-  __device__ __forceinline__ int whole_tiles() const { return max(0, grid.tiles() / grid.workers - 1) * grid.workers; }
   __device__ __forceinline__ int first_step(int worker) const {
-    const long long steps = static_cast<long long>(grid.tiles() - whole_tiles()) * grid.k_tiles;
-    return static_cast<int>(steps * worker / grid.workers);
+    return static_cast<int>(static_cast<long long>(grid.tiles()) * grid.k_tiles * worker / grid.workers);
   }
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
-    const int whole = whole_tiles();
-    for (int index = grid.worker; index < whole; index += grid.workers) {
-      typename Grid::Tile tile = grid.at(index);
-      tile.end = 0;
-      work(tile);
-    }
     const int last = first_step(grid.worker + 1);
     for (int step = first_step(grid.worker); step < last;) {
       const int index = step / grid.k_tiles;
-      typename Grid::Tile tile = grid.at(whole + index);
+      typename Grid::Tile tile = grid.at(index);
       tile.k_first = step - index * grid.k_tiles;
       tile.k_last = min(grid.k_tiles, tile.k_first + last - step);
       tile.end = (index + 1) * grid.k_tiles;

@@ -91,7 +91,6 @@ MUTANTS = [
            _STREAM),
     Mutant("stream-one-part-too-few", "sum", _SCHEDULER, "tile.end = (index + 1) * grid.k_tiles;",
            "tile.end = index * grid.k_tiles + tile.k_last;", _STREAM),
-    Mutant("stream-whole-tiles-twice", "sum", _SCHEDULER, "grid.at(whole + index);", "grid.at(index);", _STREAM),
     Mutant("stream-flag-before-sums", "workspace", _SPLIT_K,
            "    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) ptx::store_release",
            "    if (thread == 0) ptx::store_release", _STREAM),
@@ -106,8 +105,8 @@ MUTANTS = [
     Mutant("workers-add-one-less", "sum", _SPLIT_K, "s < Splits; s += LANES)", "s < Splits - 1; s += LANES)", _SPLIT),
     Mutant("workers-counter-stays", "workspace", _SPLIT_K, "      arrived[0] = 0;\n", "", _SPLIT),
     Mutant("wgmma-steps-in-int", "32-bit", _SCHEDULER,
-           "const long long steps = static_cast<long long>(grid.tiles() - whole_tiles()) * grid.k_tiles;",
-           "const int steps = (grid.tiles() - whole_tiles()) * grid.k_tiles;",
+           "static_cast<int>(static_cast<long long>(grid.tiles()) * grid.k_tiles * worker / grid.workers)",
+           "grid.tiles() * grid.k_tiles * worker / grid.workers",
            _STREAM, unseen="it takes 2^31 / 132 steps of a tile along K: 2^45 products, hours of the emulator"),
     # Clusters.
     Mutant("cluster-leaves-early", "barrier", _ROLES,

@@ -22,7 +22,6 @@ from kgen.dsl.vector import (
     ceil,
     ceil_div,
     chosen,
-    floor,
     maximum,
     minimum,
     negated,
@@ -118,12 +117,10 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     in_step = workers // config.cluster_size
     shared: Vector = 0.0
     uneven: Vector = 1.0
-    before: Vector = 0.0  # rounds of whole tiles, before those that stream shares
     if anywhere(stream | split):
         rounds = where(whole, rounds, blocks / workers)
         even = wanted <= at_once
-        before = where(stream, maximum(0.0, floor(rounds) - 1), 0.0)
-        in_step = where(whole | (before > 0), in_step, where(even, tiles, 1))
+        in_step = where(whole, in_step, where(even, tiles, 1))
         # What workers lose that share a sum: half of it in the multiplying, half when all else is done.
         partial = _partial(config, target)
         together = maximum(1.0, workers / blocks)  # workers of a tile
@@ -135,7 +132,7 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     store = k.store_start + resident * _stored(config, problem, target)
     shown = where(config.pingpong | (resident > 1), k.shown_beside, k.shown)
     in_step = minimum(in_step, tiles)
-    steps = (before + (rounds - before) * uneven) * k_tiles
+    steps = rounds * k_tiles * uneven
     beside = store * (1 + shown * maximum(0.0, rounds - 1)) * uneven + shared
     for x, copied in zip((g.a, g.b), config.copied(g)):
         if copied:
