@@ -18,6 +18,7 @@ from kgen import emulator
 from kgen.codegen.source import Source
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import normalised
+from kgen.dsl.operator import Graph
 from kgen.dsl.ops import OPS, PRODUCTS, REDUCTIONS, SCANS, operands_as
 from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
@@ -178,11 +179,14 @@ def _many_rows(config: Schedule, near: Problem, target: Target) -> Iterator[Far]
     if axis is None:
         return
     sizes = _sizes(near)
-    # One tile across, so that the last blocks have the last rows whatever the order of tiles.
-    narrow = resized(near, {name: n if name == axis or n <= _NARROW else 48 + n % 16 for name, n in sizes.items()})
-    if _serves(config, narrow.origin or narrow, target):
-        near = narrow.origin or narrow
-        sizes = _sizes(near)
+    # One tile across, so that the last blocks have the last rows whatever the order of tiles; and short sums, where the config
+    # takes them.
+    for kept in ({axis}, {axis, *_summed(graph)}):
+        narrow = resized(near, {name: n if name in kept or n <= _NARROW else 48 + n % 16 for name, n in sizes.items()})
+        if _serves(config, narrow.origin or narrow, target):
+            near = narrow.origin or narrow
+            sizes = _sizes(near)
+            break
     own = sizes[axis]
     try:
         doubled = resized(near, {**sizes, axis: 2 * own})
@@ -236,9 +240,13 @@ def _outermost(near: Problem) -> str | None:
     if near.leading:
         return "...0" if near.leading[0] > 1 else None
     first = {str(spec.shape.dims[0]) if spec.shape.dims else "" for spec in near.graph.outputs}
-    summed = {str(n.args[0].shape.dims[-1]) for n in near.graph.nodes if n.op in (*PRODUCTS, *REDUCTIONS, *SCANS)}
     name = first.pop()
-    return name if not first and near.sizes.get(name, 1) > 1 and name not in summed else None
+    return name if not first and near.sizes.get(name, 1) > 1 and name not in _summed(near.graph) else None
+
+
+def _summed(graph: Graph) -> set[str]:
+    """The dimensions that sums go over."""
+    return {str(n.args[0].shape.dims[-1]) for n in graph.nodes if n.op in (*PRODUCTS, *REDUCTIONS, *SCANS)}
 
 
 def _moved(far: Far, scalars: Mapping[str, float]) -> Mapping[str, float]:

@@ -153,3 +153,46 @@ struct SplitKStore {
 
   __device__ __forceinline__ void drain() const {}
 };
+
+//: ClusterSplitStore
+// The blocks of a cluster leave their sums of a tile of BN columns in shared memory, over its stages; when all have,
+// each adds up and finishes some of each lane's pairs along n, as wgmma leaves them.
+template <int BN, typename Cluster, int Consumers, typename Rows>
+struct ClusterSplitStore {
+  static constexpr int BYTES = 0, THREADS = Consumers * 128;
+  unsigned tile_sums;
+  int consumer, thread;
+
+  template <int Blocks, int Count, typename Finish, typename Tile>
+  __device__ __forceinline__ void operator()(const float (&sums)[Blocks][Count], const Finish& finish, const Tile& tile,
+                                             int first_row) const {
+    constexpr int ACROSS = BN / 8, CHUNKS = Blocks * ACROSS;  // four sums each
+    const int warp = thread / 32, lane = thread % 32;
+    const unsigned own = tile_sums + (consumer * (CHUNKS * 128) + thread) * 16;
+    ptx::named_barrier_sync<Consumers + 1, THREADS>();  // nobody reads the stages any more
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+      const float* const four = &sums[chunk / ACROSS][chunk % ACROSS * 4];
+      ptx::store_cluster(ptx::cluster_map(own + chunk * (128 * 16), Cluster::rank()),
+                         make_float4(four[0], four[1], four[2], four[3]));
+    }
+    Cluster::sync();
+    for (int chunk = Cluster::rank(); chunk < CHUNKS; chunk += Cluster::SIZE) {
+      float4 total = {};
+#pragma unroll
+      for (int s = 0; s < Cluster::SIZE; ++s) {
+        const float4 part = ptx::load_cluster<float4>(ptx::cluster_map(own + chunk * (128 * 16), s));
+        total.x += part.x;
+        total.y += part.y;
+        total.z += part.z;
+        total.w += part.w;
+      }
+      const int m = tile.m0 + first_row + chunk / ACROSS * 64, n = tile.n0 + chunk % ACROSS * 8 + lane % 4 * 2;
+      const float upper[2] = {total.x, total.y}, lower[2] = {total.z, total.w};
+      finish(upper, m + Rows::row(warp, lane, 0), n);
+      finish(lower, m + Rows::row(warp, lane, 1), n);
+    }
+  }
+
+  __device__ __forceinline__ void drain() const {}
+};

@@ -42,7 +42,7 @@ struct TileGrid {
     const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
     Tile tile;
     tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
-    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M % Cluster::N) * BN;
     tile.k_first = 0;
     tile.k_last = k_tiles;
     return tile;
@@ -101,15 +101,15 @@ struct StreamKScheduler {
 };
 
 //: SplitKScheduler
-// Splits workers for each tile, each with its share of K.
+// Splits workers for each tile, or the Splits blocks of its worker, each with its share of K.
 template <typename Grid, int Splits>
 struct SplitKScheduler {
   const Grid grid;
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
-    typename Grid::Tile tile = grid.at(grid.worker / Splits);
-    const int split = grid.worker % Splits;
+    const int part = grid.worker * Grid::CLUSTER_SIZE + grid.rank, split = part % Splits;
+    typename Grid::Tile tile = grid.at(part / Splits);
     tile.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split / Splits);
     tile.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split + 1) / Splits);
     work(tile);

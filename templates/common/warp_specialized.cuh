@@ -70,10 +70,19 @@ struct Sharers {
   unsigned short blocks;
 };
 
+//: ClusterBarrier
+// What blocks of a cluster wait at for each other.
+struct ClusterBarrier {
+  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
+  // No block may leave while another still sends tiles or arrivals to it, or reads its sums.
+  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
+};
+
 //: BlockCluster
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
-struct BlockCluster {
+struct BlockCluster : ClusterBarrier {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
   static __device__ __forceinline__ Sharers of_a(int rank) {
     constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
@@ -82,10 +91,13 @@ struct BlockCluster {
   static __device__ __forceinline__ Sharers of_b(int rank) {
     return {rank % Rows, static_cast<unsigned short>(((1 << Rows) - 1) << rank / Rows * Rows)};
   }
-  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
-  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
-  // No block may leave while another still sends tiles or arrivals to it.
-  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
+};
+
+//: SplitCluster
+// A worker of a cluster of Splits blocks that share a tile's sum over K.
+template <int Splits>
+struct SplitCluster : ClusterBarrier {
+  static constexpr int M = 1, N = 1, SIZE = Splits;
 };
 
 //: EvenRegisters

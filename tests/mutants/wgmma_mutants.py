@@ -23,6 +23,10 @@ _STREAM = on("hgemm", "2048x2048x4096", "WgmmaGemm", work="stream_k", cluster="1
 _SPLIT = on("hgemm", "128x256x16384", "WgmmaGemm", work="split_k", splits=4, cluster="1x1", consumers=2, BM=128, BN=128)
 _CLUSTER = on("hgemm", _CUBE, "WgmmaGemm", cluster="2x1", work="tiles", consumers=2, pingpong=False)
 _SQUARE = on("hgemm", "1000x1000x1000", "WgmmaGemm", cluster="2x2", work="tiles", swap_ab=False)
+_GATHER = on("hgemm", "64x64x4096", "WgmmaGemm", work="cluster_k", splits=4, cluster="1x1", consumers=1, BM=64, BN=64)
+_GATHER_TWO = on(
+    "hgemm", "128x64x4096", "WgmmaGemm", work="cluster_k", splits=2, cluster="1x1", consumers=2, BM=128, BN=64
+)
 _SCALED = on("fp8gemm_blockwise", "1024x1024x1024", "WgmmaGemm", consumers=2)
 _COPIED = on("hgemm", "1024x1024x1001", "WgmmaGemm", cluster="1x1")
 _BIAS = on("linear", _CUBE, "WgmmaGemm", **_PLAIN, swap_ab=False)
@@ -108,6 +112,18 @@ MUTANTS = [
            "static_cast<int>(static_cast<long long>(grid.tiles()) * grid.k_tiles * worker / grid.workers)",
            "grid.tiles() * grid.k_tiles * worker / grid.workers",
            _STREAM, unseen="it takes 2^31 / 132 steps of a tile along K: 2^45 products, hours of the emulator"),
+    Mutant("gathered-unwaited", "barrier", _SPLIT_K, "    Cluster::sync();\n", "", _GATHER),
+    Mutant("gathered-by-some", "barrier", _WGMMA, '{{ "Cluster::sync();  // the consumers\' sums are there"', '{{ ""', _GATHER,
+           unseen="right by the PTX model: the producer then comes when it leaves, and who has left is not waited for"),
+    Mutant("gathered-over-stages", "race", _SPLIT_K, "    ptx::named_barrier_sync<Consumers + 1, THREADS>();  // nobody",
+           "    // nobody", _GATHER_TWO),
+    Mutant("gathered-of-itself", "sum", _SPLIT_K, "(ptx::cluster_map(own + chunk * (128 * 16), s));",
+           "(ptx::cluster_map(own + chunk * (128 * 16), Cluster::rank()));", _GATHER),
+    Mutant("gathered-by-the-first", "sum", _SPLIT_K, "chunk < CHUNKS; chunk += Cluster::SIZE", "chunk < CHUNKS; chunk += CHUNKS",
+           _GATHER),
+    Mutant("gathered-and-left", "barrier", _ROLES,
+           "static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }",
+           "static __device__ __forceinline__ void leave() {}", _GATHER),
     # Clusters.
     Mutant("cluster-leaves-early", "barrier", _ROLES,
            "static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }",
@@ -120,7 +136,7 @@ MUTANTS = [
            "((1 << Rows) - 1) << rank % Rows * Rows", _SQUARE),
     Mutant("cluster-share-of-another", "index", _ROLES, "return {rank / Rows, static_cast", "return {rank % Rows, static_cast",
            _SQUARE),
-    Mutant("cluster-empty-of-own", "barrier", _WGMMA, "{{ policies.releases }} * Cluster::SIZE);",
+    Mutant("cluster-empty-of-own", "barrier", _WGMMA, "{{ policies.releases }} * Cluster::M * Cluster::N);",
            "{{ policies.releases }});", _CLUSTER),
     # Scales, copies, the kernel before.
     Mutant("scale-of-the-first-row", "scale", _TILE, "rows[(first + Rows::row(warp, lane, 1)) / ShareM]",

@@ -125,9 +125,10 @@ def _make(
     if name in ("group", "raster"):
         fixed |= {"BM": 64, "BN": source.choice((16, 32, 64))}
         traits |= {"M": "several", "N": "several", "K": "above"}
-    if name == "splits" or traits["K"] == "deep" or fixed.get("work") in ("split_k", "stream_k"):
+    if name == "splits" or traits["K"] == "deep" or fixed.get("work", "tiles") != "tiles":
         splits = value if name == "splits" and isinstance(value, int) else source.choice((2, 4))
-        fixed.setdefault("work", source.choice(("split_k", "stream_k")) if splits > 1 else "tiles")
+        works = ("split_k", "stream_k", "cluster_k")[: 3 if splits <= 8 else 2]
+        fixed.setdefault("work", source.choice(works) if splits > 1 else "tiles")
         if fixed["work"] != "tiles":
             fixed |= {
                 "splits": splits,

@@ -49,6 +49,7 @@ WGMMA: Techniques = {
     "transposed product": {"swap_ab": True},
     "stream-K": {"work": "stream_k"},
     "split-K": {"work": "split_k"},
+    "split-K within a cluster": {"work": "cluster_k"},
 }
 
 GEMV: Techniques = {

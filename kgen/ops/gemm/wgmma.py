@@ -13,7 +13,7 @@ from kgen.codegen.source import Source
 from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
-from kgen.dsl.target import RESERVED_SHARED, Target, sm
+from kgen.dsl.target import RESERVED_SHARED, Target, clusters, sm
 from kgen.dsl.types import f16, f32
 from kgen.dsl.vector import Vector, anywhere, at_least, ceil_div, maximum, minimum, negated, where
 from kgen.ops.gemm import techniques
@@ -47,8 +47,9 @@ class WgmmaGemm(WgmmaSizes):
     pingpong = choice(False, True)  # each takes whole tiles in turn, else they share one
     blocks_per_sm = choice(1, 2)
     cluster = choice(*CLUSTERS)  # blocks along M x N that share tiles by multicast
-    # workers take whole tiles; even shares of all steps; even shares of a tile
-    work = choice("tiles", "stream_k", "split_k")
+    # workers take whole tiles; even shares of all steps; even shares of a tile, added up in device memory or in a cluster's
+    # shared memory
+    work = choice("tiles", "stream_k", "split_k", "cluster_k")
     # workers that share a tile's sum over K, at most (stream_k) or each (split_k)
     splits = choice(1, 2, 4, 8, 16, 32, 64, 128)
     store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
@@ -157,15 +158,33 @@ class WgmmaGemm(WgmmaSizes):
 
     @rule
     def split_stores(self, problem: Problem, target: Target) -> bool:
-        """workers that share a tile evenly have no clusters, and store their shares directly"""
-        return self.work != "split_k" or (self.cluster == "1x1" and self.store == "direct")
+        """workers that share a tile evenly share no tiles of A and B, and store their shares directly"""
+        return not self.splits_tiles or (self.cluster == "1x1" and self.store == "direct")
+
+    @rule
+    @sized
+    def split_clusters(self, problem: Problem, target: Target) -> Vector:
+        """a cluster that shares a tile's sum has at most eight blocks, one a multiprocessor"""
+        return negated(self.work == "cluster_k") | ((self.splits <= 8) & (self.blocks_per_sm == 1))
 
     @rule
     @sized
     def split_at_once(self, problem: Problem, target: Target) -> Vector:
-        """workers that share a tile evenly are all there at once"""
+        """workers that share a tile evenly through device memory are all there at once"""
         fits = self.clusters_of(self.view(problem)) * self.splits <= target.sm_count * self.blocks_per_sm
-        return negated(self.shares()[2]) | fits
+        return negated(self.work == "split_k") | fits
+
+    @pruning
+    def split_clusters_of_small_tiles(self, problem: Problem, target: Target) -> bool:
+        """clusters share the sums of tiles of 64 rows"""
+        return self.work != "cluster_k" or self.BM == 64
+
+    @pruning
+    @sized
+    def split_clusters_at_once(self, problem: Problem, target: Target) -> Vector:
+        """clusters that share tiles' sums are all there at once"""
+        tiles = self.clusters_of(self.view(problem))
+        return negated(self.work == "cluster_k") | (tiles <= clusters(target.sm_count, self.splits))
 
     @rule
     def tma_store(self, problem: Problem, target: Target) -> bool:
@@ -183,7 +202,7 @@ class WgmmaGemm(WgmmaSizes):
     @rule
     def direct_store(self, problem: Problem, target: Target) -> bool:
         """registers are stored directly as 32-bit results; where they are converted first, wgmma would be serialised (C7514)"""
-        if self.store != "direct" or self.work == "split_k":
+        if self.store != "direct" or self.splits_tiles:
             return True
         wide = all(y.operand.dtype.bits == 32 for y in self.view(problem).outputs)
         return wide and not any(n.op == "cast" for n in problem.graph.nodes)
@@ -210,7 +229,7 @@ class WgmmaGemm(WgmmaSizes):
         y, reads = g.outputs, any(x.row and x.column for x in g.extras)
         by_tma = len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tma_stores(g)
         by_tma = by_tma and not (reads and self.vectors_stored(problem) > 1)
-        return self.work == "split_k" or (self.store == "tma") == by_tma
+        return self.splits_tiles or (self.store == "tma") == by_tma
 
     @pruning
     def operands_in_registers(self, problem: Problem, target: Target) -> bool:

@@ -131,9 +131,9 @@ class WgmmaKernel:
             params += [Pointer(n, x.operand.dtype, x.operand.name, "out") for x, n in zip(g.outputs, outputs)]
         at_once = maximum(1, clusters(SM_COUNT, config.cluster_size)) * config.blocks_per_sm
         workers = minimum(config.tiles(g) * config.splits, at_once)
-        if config.work == "split_k":
+        if config.splits_tiles:
             workers = config.tiles(g) * config.splits
-        if config.work != "tiles":
+        if config.work in ("stream_k", "split_k"):
             blocks = workers * config.cluster_size
             params.append(Pointer("partials", f32, "", "scratch", blocks * (config.BM * config.BN)))
             params.append(Pointer("counters", i32, "", "counters", blocks * max(2, config.consumers)))
@@ -161,8 +161,8 @@ class WgmmaKernel:
                 (workers * config.cluster_size, 1, 1),
                 ((config.consumers + 1) * 128, 1, 1),
                 config.smem_bytes(problem),
-                (config.cluster_size, 1, 1),
-                cooperative=config.work != "tiles" or bool(copied),
+                (config.splits if config.work == "cluster_k" else config.cluster_size, 1, 1),
+                cooperative=config.work in ("stream_k", "split_k") or bool(copied),
                 pdl=config.pdl,
             ),
             arch=sm(90, "a"),
@@ -230,13 +230,16 @@ class WgmmaKernel:
         config, g = self.config, self.g
         rows, columns = config.cluster_shape
         clustered, pingpong = config.cluster_size > 1, config.pingpong
+        cluster = f"BlockCluster<{rows}, {columns}>" if clustered else "SingleBlock"
+        if config.work == "cluster_k":
+            cluster = f"SplitCluster<{config.splits}>"
         producer, consumer = config.registers(g)
         from_registers = config.from_registers(g)
         scheduler, schedule = self._scheduler(base)
         store, stored = self._store(base, output)
         blocks = "TileA, Rows, ROWS / 64"
         return Policies(
-            cluster=f"BlockCluster<{rows}, {columns}>" if clustered else "SingleBlock",
+            cluster=cluster,
             pipeline="MulticastPipeline<STAGES, Cluster::SIZE>" if clustered else "TmaPipeline<STAGES>",
             grid=f"TileGrid<BM, BN, {_bool(config.raster == 'm')}, {config.group}, Cluster, {base.batch_rank}>",
             scheduler=scheduler,
@@ -269,6 +272,7 @@ class WgmmaKernel:
             "tiles": "PersistentScheduler<Grid>",
             "stream_k": "StreamKScheduler<Grid>",
             "split_k": f"SplitKScheduler<Grid, {config.splits}>",
+            "cluster_k": f"SplitKScheduler<Grid, {config.splits}>",
         }
         return types[config.work], made
 
@@ -286,6 +290,8 @@ class WgmmaKernel:
             if together > 1:
                 return f"SharedVectorStore<{value}, BN, {width}, {together}, CONSUMERS, Rows>", made
             return f"SharedStore<{value}, BN, {width}, {config.padding(problem)}, {transposed}, CONSUMERS, Rows>", made
+        if config.work == "cluster_k":
+            return "ClusterSplitStore<BN, Cluster, CONSUMERS, Rows>", "tiles_a, consumer, thread"
         if config.work == "split_k":
             of = f"BM, BN, {config.splits}, CONSUMERS, Rows"
             return f"SplitKStore<{of}>", "partials, counters, scheduler.grid.worker, consumer, thread"

@@ -71,6 +71,9 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     stream_more: float  # and more of them for each worker of a tile beyond two: one adds up what all others leave
     split_start: float  # that sharing a sum by split costs
     split_sums: float
+    gather_start: float  # that sharing a sum in a cluster costs
+    gather_more: float  # and for each of its blocks beyond two
+    gather_sums: float  # the same, times of a tile's sums through L2
     partial: float  # of sums, to L2 and from it
     uneven: float  # how much longer steps of stream take where parts are not even: they are not made side by side
     memory: float  # the share of device memory's bandwidth that is reached
@@ -127,6 +130,8 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
         sums = 1 + 2 * together + k.stream_more * maximum(0.0, together - 2)
         by_stream = k.stream_start + k.stream_sums * partial * sums
         by_split = k.split_start + k.split_sums * partial * (1 + resident)
+        gathered = k.gather_start + k.gather_more * (config.splits - 2) + k.gather_sums * partial
+        by_split = where(config.work == "cluster_k", gathered, by_split)
         shared = where(stream, by_stream, where(split, by_split, 0.0)) / 2
         uneven = where(stream & negated(even), k.uneven, 1.0)
     store = k.store_start + resident * _stored(config, problem, target)
@@ -234,7 +239,9 @@ def _from_l2(config: WgmmaGemm, problem: Problem, target: Target, in_step: Vecto
     of_tile = tile_m * of_a, tile_n * of_b
     lines, alone = config.BM * of_a + config.BN * of_b, sum(of_tile) / config.cluster_size
     apart = _lines_of_a_gpc(config, g, in_step, workers, k, of_tile)
-    clocks = minimum(lines * (128 / k.l2) + apart * (128 / k.l2_apart), alone * (128 / k.l2_alone))
+    not_shared = alone * (128 / k.l2_alone)
+    clocks = minimum(lines * (128 / k.l2) + apart * (128 / k.l2_apart), not_shared)
+    clocks = where(config.work == "cluster_k", not_shared, clocks)  # clusters go to the GPCs in turn
     # Rows that begin inside sectors are not shared on a GPC, and slow: 3545x1000x1000 21.8 us, K of 1024 14.2, in clusters 16.8.
     clocks = clocks + (tile_m * inside[0] + tile_n * inside[1]) * (128 / k.l2_inside) / config.cluster_size
     clocks = workers * (clocks + k.outside * outside / blocks)

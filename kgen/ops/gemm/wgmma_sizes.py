@@ -71,9 +71,11 @@ class WgmmaSizes(GemmSchedule):
 
     @of_shape
     def fitting_splits(self, problem: Problem, target: Target) -> Vector:
-        """The most workers a tile that are on the GPU at once, of those that the domain has; 1 where it has none."""
+        """The most workers a tile that are on the GPU at once, eight of a cluster, of those that the domain has; 1 where it has
+        none."""
         tiles = self.clusters_of(self.view(problem))
-        return at_most(self.clusters_at_once(target) // tiles, self.domain("splits"), 1)
+        found = at_most(self.clusters_at_once(target) // tiles, self.domain("splits"), 1)
+        return where(self.work == "cluster_k", minimum(8, found), found)
 
     @of_shape
     def filling_splits(self, problem: Problem, target: Target) -> Vector:
@@ -171,7 +173,12 @@ class WgmmaSizes(GemmSchedule):
     @of_class
     def shares(self) -> tuple[Vector, Vector, Vector]:
         """Whether `work` is whole tiles; even shares of all steps; even shares of a tile."""
-        return self.work == "tiles", self.work == "stream_k", self.work == "split_k"
+        return self.work == "tiles", self.work == "stream_k", self.splits_tiles
+
+    @property
+    def splits_tiles(self) -> Vector:
+        """Whether `splits` blocks share a tile evenly, through device memory or as a cluster."""
+        return (self.work == "split_k") | (self.work == "cluster_k")
 
     @of_shape
     def tiles_across(self, g: Gemm) -> tuple[Vector, Vector]:
@@ -244,7 +251,8 @@ class WgmmaSizes(GemmSchedule):
     def smem_bytes(self, problem: Problem) -> Vector:
         """Shared memory of a block."""
         need = self.stages * self.slot_bytes(problem) + self.epilogue_bytes(problem)
-        return maximum(need, self.transpose_bytes(problem))
+        sums = where(self.work == "cluster_k", self.BM * self.BN * 4, 0)
+        return maximum(need, maximum(self.transpose_bytes(problem), sums))
 
     def ring(self, problem: Problem, target: Target) -> Vector:
         """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""

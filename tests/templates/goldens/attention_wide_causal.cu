@@ -789,9 +789,17 @@ struct MulticastPipeline : TmaPipeline<Stages> {
   }
 };
 
+// What blocks of a cluster wait at for each other.
+struct ClusterBarrier {
+  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
+  // No block may leave while another still sends tiles or arrivals to it, or reads its sums.
+  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
+};
+
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
-struct BlockCluster {
+struct BlockCluster : ClusterBarrier {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
   static __device__ __forceinline__ Sharers of_a(int rank) {
     constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
@@ -800,10 +808,6 @@ struct BlockCluster {
   static __device__ __forceinline__ Sharers of_b(int rank) {
     return {rank % Rows, static_cast<unsigned short>(((1 << Rows) - 1) << rank / Rows * Rows)};
   }
-  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
-  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
-  // No block may leave while another still sends tiles or arrivals to it.
-  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
 };
 
 // The launch begins while the one before it still runs; what that has written may be read after `wait`.
@@ -1012,7 +1016,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 1016 "attention_causal_lse.cu"
+#line 1020 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                          const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,

@@ -324,7 +324,7 @@ struct TileGrid {
     const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
     Tile tile;
     tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
-    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M % Cluster::N) * BN;
     tile.k_first = 0;
     tile.k_last = k_tiles;
     return tile;
@@ -718,7 +718,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const unsigned order = pipeline.empty + STAGES * 8;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
-    pipeline.init(1, CONSUMERS * Cluster::SIZE);
+    pipeline.init(1, CONSUMERS * Cluster::M * Cluster::N);
     Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_a);

@@ -413,7 +413,7 @@ struct TileGrid {
     const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
     Tile tile;
     tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
-    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M % Cluster::N) * BN;
     tile.k_first = 0;
     tile.k_last = k_tiles;
     return tile;
@@ -495,9 +495,17 @@ struct Sharers {
   unsigned short blocks;
 };
 
+// What blocks of a cluster wait at for each other.
+struct ClusterBarrier {
+  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
+  // No block may leave while another still sends tiles or arrivals to it, or reads its sums.
+  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
+};
+
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
-struct BlockCluster {
+struct BlockCluster : ClusterBarrier {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
   static __device__ __forceinline__ Sharers of_a(int rank) {
     constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
@@ -506,10 +514,6 @@ struct BlockCluster {
   static __device__ __forceinline__ Sharers of_b(int rank) {
     return {rank % Rows, static_cast<unsigned short>(((1 << Rows) - 1) << rank / Rows * Rows)};
   }
-  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
-  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
-  // No block may leave while another still sends tiles or arrivals to it.
-  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
 };
 
 // The producer leaves registers to the consumers: so many a thread are left to each.
@@ -782,7 +786,7 @@ using Store = TmaStore<float, BN, 64, 2, RowMajorStage, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 786 "hgemm.cu"
+#line 790 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
           const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
@@ -794,7 +798,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const unsigned order = pipeline.empty + STAGES * 8;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
-    pipeline.init(1, CONSUMERS * Cluster::SIZE);
+    pipeline.init(1, CONSUMERS * Cluster::M * Cluster::N);
     Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_a);

@@ -343,7 +343,7 @@ struct TileGrid {
     const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
     Tile tile;
     tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
-    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M % Cluster::N) * BN;
     tile.k_first = 0;
     tile.k_last = k_tiles;
     return tile;
@@ -875,7 +875,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   copy_rows<false>(w_rows, (K + 63) / 64 * 64, w, w_sn, 1, N, K, shared);
   grid_barrier_for_tma(grid_barrier);
   if (threadIdx.x == 0) {
-    pipeline.init(1, 1 * Cluster::SIZE);
+    pipeline.init(1, 1 * Cluster::M * Cluster::N);
     Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_x);

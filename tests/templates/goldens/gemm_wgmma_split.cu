@@ -384,7 +384,7 @@ struct TileGrid {
     const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
     Tile tile;
     tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
-    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M % Cluster::N) * BN;
     tile.k_first = 0;
     tile.k_last = k_tiles;
     return tile;
@@ -403,15 +403,15 @@ struct TileGrid {
   }
 };
 
-// Splits workers for each tile, each with its share of K.
+// Splits workers for each tile, or the Splits blocks of its worker, each with its share of K.
 template <typename Grid, int Splits>
 struct SplitKScheduler {
   const Grid grid;
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
-    typename Grid::Tile tile = grid.at(grid.worker / Splits);
-    const int split = grid.worker % Splits;
+    const int part = grid.worker * Grid::CLUSTER_SIZE + grid.rank, split = part % Splits;
+    typename Grid::Tile tile = grid.at(part / Splits);
     tile.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split / Splits);
     tile.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split + 1) / Splits);
     work(tile);
@@ -643,7 +643,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const unsigned order = pipeline.empty + STAGES * 8;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
-    pipeline.init(1, CONSUMERS * 4 * Cluster::SIZE);
+    pipeline.init(1, CONSUMERS * 4 * Cluster::M * Cluster::N);
     Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_b);

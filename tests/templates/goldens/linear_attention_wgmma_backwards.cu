@@ -704,9 +704,17 @@ struct Sharers {
   unsigned short blocks;
 };
 
+// What blocks of a cluster wait at for each other.
+struct ClusterBarrier {
+  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
+  // No block may leave while another still sends tiles or arrivals to it, or reads its sums.
+  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
+};
+
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
-struct BlockCluster {
+struct BlockCluster : ClusterBarrier {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
   static __device__ __forceinline__ Sharers of_a(int rank) {
     constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
@@ -715,10 +723,6 @@ struct BlockCluster {
   static __device__ __forceinline__ Sharers of_b(int rank) {
     return {rank % Rows, static_cast<unsigned short>(((1 << Rows) - 1) << rank / Rows * Rows)};
   }
-  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
-  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
-  // No block may leave while another still sends tiles or arrivals to it.
-  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
 };
 
 // The producer leaves registers to the consumers: so many a thread are left to each.
@@ -952,7 +956,7 @@ struct ChunkTile {
   int m0, n0;
   int batch[1];
 };
-#line 956 "linear_attention_decay_backwards.cu"
+#line 960 "linear_attention_decay_backwards.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     linear_attention_decay_backwards(const __grid_constant__ ptx::TensorMap map_q,
                                      const __grid_constant__ ptx::TensorMap map_k,
