@@ -138,7 +138,7 @@ class CudaClock:
         self.device, self.sets = device, sets
         self.stream = torch.cuda.Stream(device)
         self._next = 0
-        self._queueing = 1e-3  # seconds that the host took to queue the last batch
+        self._queueing = 50e-6  # seconds that the host took to queue a launch of the last batch
         self._candidates: Mapping[str, Launch] = {}
         self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}  # with the number of launches in each
         self._rough: dict[str, float] = {}
@@ -152,7 +152,9 @@ class CudaClock:
         self._candidates, self._graphs, self._rough = candidates, {}, {}
         self.stream.wait_stream(torch.cuda.default_stream(self.device))
         for name in candidates:
+            queueing = self._queueing
             first = self.batch([[name]])[0][name]  # with what a first launch has to load
+            self._queueing = min(self._queueing, queueing)
             taken = self.batch([[name]] * (5 if first < 0.05 else 1))
             self._rough[name] = statistics.median(sample[name] for sample in taken)
         if self._by_graph is None:
@@ -164,8 +166,10 @@ class CudaClock:
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
             if self._by_graph and len(self._rough) == len(self._candidates):
                 self._capture({name for names in rounds for name in names})
-            # Two cycles a nanosecond or fewer: the sleep lasts at least as long as the queueing is expected to.
-            torch.cuda._sleep(int(min(self._queueing * 1.5 + 50e-6, 0.05) * 2e9))
+            # Two cycles a nanosecond or fewer: the sleep lasts at least as long as the queueing is expected to. A launch that the
+            # GPU had to wait for would take as long as the host.
+            count = sum(map(len, rounds))
+            torch.cuda._sleep(int(min(self._queueing * count * 1.5 + 100e-6, 0.05) * 2e9))
             begin = time.perf_counter()
             for number, names in enumerate(rounds):
                 for name in names:
@@ -174,7 +178,7 @@ class CudaClock:
                     self._launch(name)
                     end.record(self.stream)
                     marks.append((number, name, start, end))
-            self._queueing = time.perf_counter() - begin
+            self._queueing = (time.perf_counter() - begin) / max(1, count)
             self.stream.synchronize()
         taken: list[dict[str, float]] = [{} for _ in rounds]
         for number, name, start, end in marks:

@@ -85,7 +85,7 @@ _WIDE = replace(TARGET, sm_count=132)
 
 
 def _target(fixed: Mapping[str, Value]) -> Target:
-    return _WIDE if fixed.get("work") == "split_k" else TARGET
+    return _WIDE if fixed.get("work") in ("split_k", "cluster_k") else TARGET
 
 
 def _make(

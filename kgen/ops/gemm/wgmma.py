@@ -169,6 +169,13 @@ class WgmmaGemm(WgmmaSizes):
 
     @rule
     @sized
+    def split_clusters_at_once(self, problem: Problem, target: Target) -> Vector:
+        """clusters that share tiles' sums are all there at once"""
+        tiles = self.clusters_of(self.view(problem))
+        return negated(self.work == "cluster_k") | (tiles <= clusters(target.sm_count, self.splits))
+
+    @rule
+    @sized
     def split_at_once(self, problem: Problem, target: Target) -> Vector:
         """workers that share a tile evenly through device memory are all there at once"""
         fits = self.clusters_of(self.view(problem)) * self.splits <= target.sm_count * self.blocks_per_sm
@@ -178,13 +185,6 @@ class WgmmaGemm(WgmmaSizes):
     def split_clusters_of_small_tiles(self, problem: Problem, target: Target) -> bool:
         """clusters share the sums of tiles of 64 rows"""
         return self.work != "cluster_k" or self.BM == 64
-
-    @pruning
-    @sized
-    def split_clusters_at_once(self, problem: Problem, target: Target) -> Vector:
-        """clusters that share tiles' sums are all there at once"""
-        tiles = self.clusters_of(self.view(problem))
-        return negated(self.work == "cluster_k") | (tiles <= clusters(target.sm_count, self.splits))
 
     @rule
     def tma_store(self, problem: Problem, target: Target) -> bool:
