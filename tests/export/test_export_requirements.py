@@ -76,8 +76,7 @@ def test_gemm_needs_aligned_rows_and_no_more() -> None:
 
 def test_blocks_that_wait_for_each_other_are_there_at_once() -> None:
     of = problem("hgemm", {"a": f16}, {"M": 128, "N": 128, "K": 16384})
-    config = default(of, "WgmmaGemm", target=H200)
-    assert config.values["work"] == "split_k"
+    config = default(of, "WgmmaGemm", target=H200, work="split_k")
     served = Served(config, of, H200)
     found = requirements(served).sizes
     taken = []

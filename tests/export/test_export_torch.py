@@ -154,7 +154,7 @@ def test_a_result_that_does_not_fit_in_memory_is_an_error(on_cpu: Callable[..., 
 def test_what_the_runtime_fails_at_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel with tensor maps, a workspace and much shared memory: each call of the runtime fails once, the workspace too."""
     of = problem("hgemm", {"a": f16}, {"M": 128, "N": 128, "K": 16384})
-    config = default(of, "WgmmaGemm", target=H200)
+    config = default(of, "WgmmaGemm", target=H200, work="split_k")
     assert Interface(Collection.single(Served(config, of, H200))).has_workspace
     op = built(of, config, lambda kernel: stub(kernel, ""), tmp_path)
     a, b = torch.zeros(128, 16384, dtype=torch.float16), torch.zeros(16384, 128, dtype=torch.float16)

@@ -50,7 +50,7 @@ class WgmmaGemm(WgmmaSizes):
     # workers take whole tiles; even shares of all steps; even shares of a tile, added up in device memory or in a cluster's
     # shared memory
     work = choice("tiles", "stream_k", "split_k", "cluster_k")
-    # workers that share a tile's sum over K, at most (stream_k) or each (split_k)
+    # workers that share a tile's sum over K, at most (stream_k) or each (split_k, cluster_k)
     splits = choice(1, 2, 4, 8, 16, 32, 64, 128)
     store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
     epilogue_stages = choice(2, 1, 4)  # buffers, of 64 rows each, through which a warpgroup's results reach their store
@@ -152,9 +152,11 @@ class WgmmaGemm(WgmmaSizes):
         return where(self.shares()[0], self.splits == 1, shared)
 
     @rule
-    def shared_at_once(self, problem: Problem, target: Target) -> bool:
-        """workers that wait for each other are all there at once: of clusters above two it is not known how many are"""
-        return self.work == "tiles" or self.cluster_size <= 2
+    def waiting_clusters(self, problem: Problem, target: Target) -> bool:
+        """blocks that all wait for each other, for sums or copied operands, are in clusters of two at most: of larger ones it is
+        not known how many are there at once"""
+        waits = self.work in ("stream_k", "split_k") or self.copies(self.view(problem))
+        return not waits or (self.cluster_size <= 2 and self.work != "cluster_k")
 
     @rule
     def split_stores(self, problem: Problem, target: Target) -> bool:
@@ -180,11 +182,6 @@ class WgmmaGemm(WgmmaSizes):
         """workers that share a tile evenly through device memory are all there at once"""
         fits = self.clusters_of(self.view(problem)) * self.splits <= target.sm_count * self.blocks_per_sm
         return negated(self.work == "split_k") | fits
-
-    @pruning
-    def split_clusters_of_small_tiles(self, problem: Problem, target: Target) -> bool:
-        """clusters share the sums of tiles of 64 rows"""
-        return self.work != "cluster_k" or self.BM == 64
 
     @rule
     def tma_store(self, problem: Problem, target: Target) -> bool:
@@ -335,6 +332,11 @@ class WgmmaGemm(WgmmaSizes):
         even = (self.splits == fitting) | (self.splits == fitting // 2)
         filling = (self.splits == maximum(2, fitting)) | (self.splits == self.filling_splits(problem, target))
         return whole | (where(split, even, filling) & (2 * self.splits <= steps))
+
+    @pruning
+    def split_clusters_of_small_tiles(self, problem: Problem, target: Target) -> bool:
+        """clusters share the sums of tiles of 64 rows"""
+        return self.work != "cluster_k" or self.BM == 64
 
     @pruning
     def few_columns_few_warpgroups(self, problem: Problem, target: Target) -> bool:
