@@ -33,9 +33,7 @@ from kgen.tuner.ragged import LARGEST_VOLUME, Sizes, may_change, ragged, resized
 
 _STEP = 16
 _LONGEST = 1 << 20
-#: A GPU of so many multiprocessors has three clusters of eight blocks.
-_MOST_SM = 32
-_MOST_SHARING = 256
+_MOST_SM, _MOST_SHARING = 8, 256
 #: More multiprocessors than most variants have tiles, so that as many blocks share one as its rows allow.
 _MANY_SM = 16
 _Layout = Literal["padded", "strided", "expanded"]
@@ -96,7 +94,7 @@ def few(config: Schedule, problem: NormalProblem) -> int:
     """
     source = config.source(problem)
     most = _grid(config, source, problem, 1 << 20)
-    for count in range(1, _MOST_SM + 1):
+    for count in _counts(source):
         grid = _grid(config, source, problem, count)
         if 3 <= math.prod(grid) < math.prod(most) and math.prod(most) % math.prod(grid):
             break
@@ -205,7 +203,12 @@ def _least_busy(config: Schedule, source: Source, problem: NormalProblem) -> int
         x, y, z = source.bind({**ample, SM_COUNT.name: count}).grid
         return x * y * z // (a * b * c)
 
-    return next((n for n in range(1, _MOST_SM + 1) if clusters(n) >= 3), 2)
+    return next((n for n in _counts(source) if clusters(n) >= 3), 2)
+
+
+def _counts(source: Source) -> range:
+    """Numbers of multiprocessors, up to one that has three of the launch's clusters."""
+    return range(1, max(_MOST_SM, 4 * math.prod(source.launch.cluster)) + 1)
 
 
 def _grown(
