@@ -57,7 +57,12 @@ _GPC = 18
 
 def clusters(sm_count: Any, blocks: Any) -> Any:
     """Clusters of so many blocks, at most 16, that as many SMs have at once, a block each: numbers, arrays or a `Size`."""
-    return sm_count * (_GPC // blocks * blocks) // (_GPC * blocks)
+    return sm_count * _in_a_gpc(blocks) // (_GPC * blocks)
+
+
+def _in_a_gpc(blocks: Any) -> Any:
+    """SMs of a GPC that clusters of so many blocks reach."""
+    return _GPC // blocks * blocks
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class Target:
 
     def sms_in_clusters(self, blocks: Vector) -> Vector:
         """How many SMs clusters of so many blocks, at most 16, reach: a cluster lies within a GPC."""
-        return self.sm_count * (_GPC // blocks * blocks) / _GPC
+        return self.sm_count * _in_a_gpc(blocks) / _GPC
 
     def waves(self, blocks: Vector, resident: Vector = 1) -> Vector:
         """Rounds in which so many blocks come, of which an SM has `resident` at once."""

@@ -1,7 +1,7 @@
 """Overlap: whether a launch may start while the kernel before it ends (programmatic dependent launch).
 
-On a stream it always may: on an H200 a product then takes 0.8 to 1.2 us less after any kernel. Captured in a CUDA graph it takes
-as much less after a kernel that lets the next one start, and 0.1 to 0.7 us more after one that does not, such as torch's
+On a stream it always may: on an H200 a product then takes 0.8 to 1.9 us less after any kernel. Captured in a CUDA graph it takes
+0.6 to 1.4 us less after a kernel that lets the next one start, mostly 0.1 to 0.8 more after one that does not, such as torch's
 (docs/notes/gemm_wgmma.md, "What a launch costs"). So a captured launch may where the graph's last node is such a kernel.
 """
 

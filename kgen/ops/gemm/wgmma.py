@@ -155,7 +155,7 @@ class WgmmaGemm(WgmmaSizes):
     def waiting_clusters(self, problem: Problem, target: Target) -> bool:
         """blocks that all wait for each other, for sums or copied operands, are in clusters of two at most: of larger ones it is
         not known how many are there at once"""
-        waits = self.work in ("stream_k", "split_k") or self.copies(self.view(problem))
+        waits = self.through_memory or self.copies(self.view(problem))
         return not waits or (self.cluster_size <= 2 and self.work != "cluster_k")
 
     @rule

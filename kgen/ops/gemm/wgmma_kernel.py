@@ -133,7 +133,7 @@ class WgmmaKernel:
         workers = minimum(config.tiles(g) * config.splits, at_once)
         if config.splits_tiles:
             workers = config.tiles(g) * config.splits
-        if config.work in ("stream_k", "split_k"):
+        if config.through_memory:
             blocks = workers * config.cluster_size
             params.append(Pointer("partials", f32, "", "scratch", blocks * (config.BM * config.BN)))
             params.append(Pointer("counters", i32, "", "counters", blocks * max(2, config.consumers)))
@@ -162,7 +162,7 @@ class WgmmaKernel:
                 ((config.consumers + 1) * 128, 1, 1),
                 config.smem_bytes(problem),
                 (config.splits if config.work == "cluster_k" else config.cluster_size, 1, 1),
-                cooperative=config.work in ("stream_k", "split_k") or bool(copied),
+                cooperative=bool(config.through_memory or copied),
                 pdl=config.pdl,
             ),
             arch=sm(90, "a"),
@@ -193,13 +193,10 @@ class WgmmaKernel:
         config, g = self.config, self.g
         x = g.a if side == "a" else g.b
         tile, outer = f"Tile{side.upper()}", "tile.m0" if side == "a" else "tile.n0"
-        function, rank = f"load_operand<{tile}>", ""
+        function, sharers = f"load_operand<{tile}>", ""
         if self._sharers(side) > 1:
-            along = "N" if side == "a" else "M"
-            function, rank = (
-                f"load_operand_share<{tile}, Cluster::{along}>",
-                f"Cluster::of_{side}(scheduler.grid.rank), ",
-            )
+            function = f"load_operand_share<{tile}, Cluster::{'N' if side == 'a' else 'M'}>"
+            sharers = f"Cluster::of_{side}(scheduler.grid.rank), "
         at = "".join(f", tile.batch[{d}]" for d in _axes(x))
         to = f"tiles_{side} + state.stage * {tile}::BYTES"
         return Side(
@@ -207,7 +204,7 @@ class WgmmaKernel:
             ctype=x.operand.dtype.ctype,
             k_major=_bool(config.k_major(g, side)),
             row_bytes=self._row_bytes(side),
-            load=f"{function}({to}, map_{name}, full, {rank}{outer}, k * BK{at});",
+            load=f"{function}({to}, map_{name}, full, {sharers}{outer}, k * BK{at});",
         )
 
     def _sharers(self, side: str) -> int:

@@ -30,7 +30,7 @@ from kgen.tuning_db.machines import constants
 
 #: Bytes of shared memory of a block that barriers take.
 _BARRIERS = 16
-#: Clusters, blocks along M x along N; by name, how many these are and how many blocks in all.
+#: Clusters, named by their blocks along M x N; of each name these two numbers, and the blocks in all.
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2", "4x2", "2x4")
 _ROWS, _COLUMNS = ({name: int(name[at]) for name in CLUSTERS} for at in (0, 2))
 _BLOCKS = {name: rows * _COLUMNS[name] for name, rows in _ROWS.items()}
@@ -71,8 +71,9 @@ class WgmmaSizes(GemmSchedule):
 
     @of_shape
     def fitting_splits(self, problem: Problem, target: Target) -> Vector:
-        """The most workers a tile that are on the GPU at once, eight of a cluster, of those that the domain has; 1 where it has
-        none."""
+        """The most workers a tile that are on the GPU at once, of those that the domain has, eight of a cluster at most; 1 where
+        it has none.
+        """
         tiles = self.clusters_of(self.view(problem))
         found = at_most(self.clusters_at_once(target) // tiles, self.domain("splits"), 1)
         return where(self.work == "cluster_k", minimum(8, found), found)
@@ -174,6 +175,11 @@ class WgmmaSizes(GemmSchedule):
     def shares(self) -> tuple[Vector, Vector, Vector]:
         """Whether `work` is whole tiles; even shares of all steps; even shares of a tile."""
         return self.work == "tiles", self.work == "stream_k", self.splits_tiles
+
+    @property
+    def through_memory(self) -> Vector:
+        """Whether sums are shared through device memory, by workers that wait for each other."""
+        return (self.work == "stream_k") | (self.work == "split_k")
 
     @property
     def splits_tiles(self) -> Vector:
