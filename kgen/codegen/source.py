@@ -93,13 +93,14 @@ Param = Union[Pointer, Integer, Scalar, TensorMap]
 @dataclass(frozen=True)
 class Limit:
     """`value`, over the problem's symbols, is at most `most` wherever a source is right: it counts in so many bits, or has
-    memory for so much. What a parameter holds is the Integer's to say."""
+    memory for so much; and at least `least`, where it has no branch for less. What a parameter holds is the Integer's to say."""
 
     value: Size
-    most: int
+    most: int = 2**63 - 1
+    least: int = 0
 
     def holds(self, symbols: Mapping[str, int]) -> bool:
-        return evaluate(self.value, symbols) <= self.most
+        return self.least <= evaluate(self.value, symbols) <= self.most
 
 
 @dataclass(frozen=True)

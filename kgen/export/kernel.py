@@ -134,6 +134,7 @@ class Kernel:
             ("a multiple of", ""),
             ("equal to", "The kernel was generated for these."),
             ("at most", "Larger problems need a kernel that counts further."),
+            ("at least", "Smaller ones need a kernel that has a branch for them."),
         ):
             found.append((comment, [refusal(r) for r in self.requirements.sizes if r.relation == relation]))
         return [(comment, refuse(conditions)) for comment, conditions in found if conditions]
@@ -261,12 +262,12 @@ def refuse(conditions: Sequence[str]) -> str:
 
 def refusal(requirement: Requirement) -> str:
     """The condition in C++ under which a requirement is not met."""
-    return _compared(requirement, {"a multiple of": "!=", "equal to": "!=", "at most": ">"}, "!")
+    return _compared(requirement, {"a multiple of": "!=", "equal to": "!=", "at most": ">", "at least": "<"}, "!")
 
 
 def condition(requirement: Requirement) -> str:
     """The condition in C++ under which a requirement is met."""
-    met = _compared(requirement, {"a multiple of": "==", "equal to": "==", "at most": "<="}, "")
+    met = _compared(requirement, {"a multiple of": "==", "equal to": "==", "at most": "<=", "at least": ">="}, "")
     return f"({requirement.along} == 1 || {met})" if requirement.along is not None else met
 
 

@@ -158,10 +158,10 @@ class LaunchesInterface(Interface):
                 value = _replaced(r.value, self.sizes_of_parts[part.name])
                 if not isinstance(value, int) or not r.holds(part.symbols):
                     sizes.append(replace(r, value=value, along=None))
-        # Of several limits of a size the least.
-        sizes.sort(key=lambda r: r.bound if r.relation == "at most" else 0)
-        least = {(r.value, r.relation, 0 if r.relation == "at most" else r.bound): r for r in reversed(sizes)}
-        return Requirements(alignment, tuple(reversed(least.values())))
+        # Of several bounds of a size the narrowest.
+        sizes.sort(key=lambda r: {"at most": r.bound, "at least": -r.bound}.get(r.relation, 0))
+        narrowest = {(r.value, r.relation, 0 if r.is_bound else r.bound): r for r in reversed(sizes)}
+        return Requirements(alignment, tuple(reversed(narrowest.values())))
 
     # The workspace: the values between launches, and what each launch needs itself.
 

@@ -154,7 +154,7 @@ def _refusals(f: Interface) -> list[tuple[str, list[str], str]]:
             if required.alignment[p.operand] > p.dtype.bytes:
                 found.append((f"{p.name} is misaligned", [f"{p.name} += 1"], invalid))
         for requirement in required.sizes:
-            if requirement.relation != "at most" and isinstance(requirement.value, Dim):
+            if not requirement.is_bound and isinstance(requirement.value, Dim):
                 name = str(requirement.value)
                 found.append((f"{name} is not {requirement.relation} {requirement.bound}", [f"{name} += 1"], invalid))
     nulls = [f"{p.name} = nullptr" for p in f.operands]

@@ -1,9 +1,9 @@
 """Requirements: what the sizes, strides and addresses of a launch must satisfy for an exported kernel to be right.
 
-How large sizes may be, the source says (`Limit`, `Integer.most`). The rest is inferred from the schedule's own rules
-(`variants`): every problem that the source serves tells values that its symbols may have, and what all of these have in common
-is required. Divisibility by powers of two and a fixed value are found this way, of one symbol at a time. A least size, or a
-rule on two sizes together, is not; but of blocks that wait for each other there are no more than the target has at once.
+How large and how small sizes may be, the source says (`Limit`, `Integer.most`). The rest is inferred from the schedule's own
+rules (`variants`): every problem that the source serves tells values that its symbols may have, and what all of these have in
+common is required. Divisibility by powers of two and a fixed value are found this way, of one symbol at a time. A rule on two
+sizes together is not; but of blocks that wait for each other there are no more than the target has at once.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Requirement:
-    """`value`, over the launch's symbols, is a multiple of `bound`, at most `bound` or equal to it.
+    """`value`, over the launch's symbols, is a multiple of `bound`, at least `bound`, at most `bound` or equal to it.
 
     `along` is the size of the axis that a stride is of: of a single element the stride does not matter.
     """
 
     value: Size
-    relation: Literal["a multiple of", "at most", "equal to"]
+    relation: Literal["a multiple of", "at least", "at most", "equal to"]
     bound: int
     along: Union[Dim, None] = None
 
@@ -46,7 +46,14 @@ class Requirement:
         value = evaluate(self.value, symbols)
         if self.relation == "a multiple of":
             return value % self.bound == 0
-        return value <= self.bound if self.relation == "at most" else value == self.bound
+        if self.relation == "equal to":
+            return value == self.bound
+        return value <= self.bound if self.relation == "at most" else value >= self.bound
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is a bound of a size."""
+        return self.relation in ("at least", "at most")
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class Requirements:
     @property
     def demands(self) -> int:
         """How much is asked for beyond what follows from the layout: 0 for a kernel that takes any size, stride and address."""
-        asked = [r.bound for r in self.sizes if r.along is None and r.relation != "at most"]
+        asked = [r.bound for r in self.sizes if r.along is None and not r.is_bound]
         return sum(asked) + sum(self.alignment.values())
 
 
@@ -134,6 +141,8 @@ def requirements(served: Served, names: Iterable[str] = (), problems: Sequence[P
         most[blocks] = min(count, most.get(blocks, count))
     fixed = [r.value for r in found if r.relation == "equal to"]
     found += [Requirement(v, "at most", n) for v, n in most.items() if not isinstance(v, int) and v not in fixed]
+    least = [x for x in source.limits if x.least > 0 and x.value not in fixed]
+    found += [Requirement(x.value, "at least", x.least) for x in least]
     alignment = {o.name: min(_alignment(served, p.origin, o.name) for p in origins) for o in served.origin.operands}
     return Requirements(alignment, tuple(found))
 

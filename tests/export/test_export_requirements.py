@@ -31,7 +31,7 @@ from kgen.export.variants import Served, axes, realigned, resized
 
 def told(served: Served) -> dict[str, str]:
     """The requirements of each symbol other than the range of a 32-bit integer, as text."""
-    found = [r for r in requirements(served).sizes if r.relation != "at most"]
+    found = [r for r in requirements(served).sizes if not r.is_bound]
     return {str(r.value): f"{r.relation} {r.bound}" for r in found}
 
 

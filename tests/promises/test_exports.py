@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from kgen.export.cases import cases
 from kgen.export.collection import Collection
 from kgen.export.interface import Interface
 from kgen.export.program import random_values
+from kgen.export.project import contents
 from kgen.export.reference import tolerance
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, resized
@@ -39,6 +42,9 @@ GROUPS = [_NAMES[i : i + _TOGETHER] for i in range(0, len(_NAMES), _TOGETHER)]
 #: What the standard library's headers declare of what a launch function uses.
 DECLARED = {"atomic": "atomic", "min": "algorithm", "max": "algorithm", "memcpy": "cstring", "mutex": "mutex"}
 DECLARED |= {"initializer_list": "initializer_list"}
+#: What the checks of a launch call, and its definition in a launch file.
+HELPER = re.compile(r"\b(?:ceil_div|product_at_most)\b")
+HELPERS = re.compile(r"^int64_t ceil_div\([^\n]*\}$|^bool product_at_most\(.*?^\}$", re.MULTILINE | re.DOTALL)
 
 
 def checked(of: Problem, target: Target, fallback: bool = False) -> dict[str, str]:
@@ -107,6 +113,48 @@ def test_a_launch_takes_what_its_test_runs_and_no_size_with_another_kernel(name:
             symbols = served.config.symbols(larger)
             refused = any(not r.holds(symbols) for r in found.sizes)
             assert refused or served.renders_alike(larger), f"{axis}={size}"
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler for the host")
+def test_the_checks_of_a_launch_in_cpp_are_its_requirements(tmp_path: Path) -> None:
+    """Of all launches, of whole and ragged rows: those are taken, and other sizes where Python's requirements take them."""
+    helpers: dict[str, None] = {}
+    functions: list[str] = []
+    calls: list[tuple[str, bool]] = []
+    for name in LAUNCHES:
+        whole = small(LAUNCHES[name].definition.graphs[0], 64)
+        for of in (whole, ragged(whole, H200)):
+            collection = Collection.single(Served(dispatch.default(of, H200).config, of, H200))
+            (kernel,) = Interface(collection).kernels
+            checks = "\n".join(check for _, check in kernel.checks if not re.search("is_aligned|nullptr", check))
+            if any(function not in "".join(helpers) for function in HELPER.findall(checks)):
+                text = contents(collection, [H200.arch])[f"{of.graph.name}.cu"]
+                assert isinstance(text, str)
+                helpers |= dict.fromkeys(HELPERS.findall(text))
+            parameters = ", ".join(f"int64_t {symbol}" for symbol in kernel.symbols)
+            functions.append(f"int f{len(functions)}({parameters}) {{\n{checks}\n  return 0;\n}}\n")
+            changed = [{symbol: n + by} for symbol, n in kernel.symbols.items() for by in (-n // 2, -1, 0, 1, n, 2**36)]
+            for one in changed:
+                symbols = {**kernel.symbols, **one}
+                taken = all(r.holds(symbols) for r in kernel.requirements.sizes)
+                assert taken or symbols != kernel.symbols
+                calls.append((f"f{len(functions) - 1}({', '.join(map(str, symbols.values()))})", taken))
+    assert {taken for _, taken in calls} == {True, False}
+    headers = "".join(f"#include <{name}>\n" for name in ("algorithm", "cstdint", "cstdio", "initializer_list"))
+    lines = "".join(f'  std::puts({call} ? "refused" : "taken");\n' for call, _ in calls)
+    source = [headers, "const int cudaErrorInvalidValue = 1;\n", *helpers, *functions, "int main() {\n", lines, "}\n"]
+    (tmp_path / "checks.cpp").write_text("\n".join(source))
+    command = [
+        "c++",
+        "-std=c++17",
+        "-Wno-unused-parameter",
+        "-o",
+        str(tmp_path / "checks"),
+        str(tmp_path / "checks.cpp"),
+    ]
+    subprocess.run(command, check=True, timeout=300)
+    told = subprocess.run([tmp_path / "checks"], check=True, capture_output=True, text=True, timeout=60).stdout.split()
+    assert [call for (call, taken), found in zip(calls, told, strict=True) if taken != (found == "taken")] == []
 
 
 def drawn(shape: tuple[int, ...], seed: int, values: str) -> torch.Tensor:

@@ -197,7 +197,7 @@ class RowwiseSpan(Schedule):
     def _least(self, problem: Problem) -> Limit:
         """Rows are so long that no thread lacks more than its last element."""
         length = Dim(f"n{len(problem.leading) - 1}")
-        return Limit(length * -1, (1 - int(self.vectors(problem))) * self.row_threads - 1)
+        return Limit(length, least=(int(self.vectors(problem)) - 1) * self.row_threads + 1)
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
         """See model.py."""
