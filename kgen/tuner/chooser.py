@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parent / "cpp" / "choose.cpp"
 # The same results as numpy's, bit by bit but for powers and logarithms: nothing is contracted.
 _FLAGS = (
     *("-std=c++20", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
-    *("-fPIC", "-shared", "-w", "-fvisibility=hidden"),
+    *("-fPIC", "-shared", "-pthread", "-w", "-fvisibility=hidden"),
 )
 
 _loaded: Any = None
