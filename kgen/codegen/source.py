@@ -96,11 +96,12 @@ class Limit:
     memory for so much; and at least `least`, where it has no branch for less. What a parameter holds is the Integer's to say."""
 
     value: Size
-    most: int = 2**63 - 1
+    most: Union[int, None] = None
     least: int = 0
 
     def holds(self, symbols: Mapping[str, int]) -> bool:
-        return self.least <= evaluate(self.value, symbols) <= self.most
+        value = evaluate(self.value, symbols)
+        return self.least <= value and (self.most is None or value <= self.most)
 
 
 @dataclass(frozen=True)

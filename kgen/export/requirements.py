@@ -133,7 +133,8 @@ def requirements(served: Served, names: Iterable[str] = (), problems: Sequence[P
             found.append(Requirement(Dim(name), "a multiple of", min(step, STEPS[-1])))
     most: dict[Size, int] = {}
     integers = [p for p in source.params if isinstance(p, Integer) and (p.most or p.bits == 32)]
-    for value, n in (*((p.value, p.most or _INT_MAX) for p in integers), *((x.value, x.most) for x in source.limits)):
+    limits = [(x.value, x.most) for x in source.limits if x.most is not None]
+    for value, n in (*((p.value, p.most or _INT_MAX) for p in integers), *limits):
         most[value] = min(n, most.get(value, n))
     at_once = _blocks_at_once(served)
     if at_once is not None:

@@ -204,10 +204,9 @@ def _many_rows(config: Schedule, near: Problem, target: Target) -> Iterator[Far]
 def _rows_within_limits(config: Schedule, near: NormalProblem, doubled: NormalProblem, own: int) -> int:
     """How many rows the limits of the near problem's source leave beside its own, which `doubled` has twice; 0 if all."""
     known, twice = config.symbols(near), config.symbols(doubled)
-    grown = [
-        (limit, evaluate(limit.value, known), evaluate(limit.value, twice)) for limit in config.source(near).limits
-    ]
-    left = [(limit.most - once) * own // (more - once) for limit, once, more in grown if more > once]
+    limits = [(limit.value, limit.most) for limit in config.source(near).limits if limit.most is not None]
+    grown = [(most, evaluate(value, known), evaluate(value, twice)) for value, most in limits]
+    left = [(most - once) * own // (more - once) for most, once, more in grown if more > once]
     return min(left, default=0) // _STEP * _STEP
 
 

@@ -164,7 +164,7 @@ int main() {{
   }}
 }}
 """
-    code, told = _built(folder, {"launch.cpp": launch, "main.cpp": main, "runtime.cpp": RUNTIME})
+    code, told = built(folder, {"launch.cpp": launch, "main.cpp": main, "runtime.cpp": RUNTIME})
     assert code == 0, told
     return [tuple(map(int, line.split())) for line in told.splitlines()]  # type: ignore[misc]
 
@@ -174,10 +174,10 @@ def run(files: Mapping[str, str], kernel: str, folder: Path) -> tuple[int, str]:
     (op,) = (name.removesuffix(".h") for name in files if name.endswith(".h"))
     (folder / f"{op}.h").write_text(files[f"{op}.h"] + _LAUNCH)
     launch = replaced(files[f"{op}.cu"], f"{op}_kernel", kernel)
-    return _built(folder, {"launch.cpp": launch, "test.cpp": files[f"test_{op}.cu"], "runtime.cpp": RUNTIME})
+    return built(folder, {"launch.cpp": launch, "test.cpp": files[f"test_{op}.cu"], "runtime.cpp": RUNTIME})
 
 
-def _built(folder: Path, sources: Mapping[str, str]) -> tuple[int, str]:
+def built(folder: Path, sources: Mapping[str, str], optimised: str = "-O1") -> tuple[int, str]:
     """Exit code and output of a program of these sources."""
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
@@ -185,10 +185,10 @@ def _built(folder: Path, sources: Mapping[str, str]) -> tuple[int, str]:
     for name, text in sources.items():
         (folder / name).write_text(text)
     headers = [word for path in includes() for word in ("-isystem", path)]
-    flags = ["-std=c++17", "-O1", "-Wall", "-Werror", *headers, "-o", str(folder / "test")]
-    built = subprocess.run(
+    flags = ["-std=c++17", optimised, "-Wall", "-Werror", *headers, "-o", str(folder / "test")]
+    done = subprocess.run(
         [compiler, *flags, *(str(folder / name) for name in sources)], capture_output=True, text=True, timeout=120
     )
-    assert built.returncode == 0, built.stderr
+    assert done.returncode == 0, done.stderr
     done = subprocess.run([str(folder / "test")], capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr

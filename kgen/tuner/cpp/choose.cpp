@@ -322,7 +322,7 @@ void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
 }
 
 // The best `most` rows of all parts with plain `last` fields. Threads take parts in turn; which one takes a part does
-// not matter, as no two rows are equal. The two CPUs of a core are one thread's: a second one gained nothing there.
+// not matter, as no two rows are equal. On a host of two CPUs a second thread gained nothing.
 Best plain_rows_of(const Part* parts, int count, const double* numbers, size_t most) {
   const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, THREADS);
   std::vector<Best> found(threads, Best(most));
