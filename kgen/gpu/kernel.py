@@ -74,8 +74,8 @@ class RawLaunch:
 class PreparedLaunch:
     """A kernel with its grid and arguments. Called with new addresses and a stream, it writes them and launches.
 
-    `maps` has the extent of each TensorMap parameter, whose argument is an address as a pointer's is. Holds one set of
-    arguments: one thread at a time may use it.
+    `maps` has the extent of each TensorMap parameter, whose argument is an address as a pointer's is. Without `early` none starts
+    before the kernel before it has ended. Holds one set of arguments: one thread at a time may use it.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class PreparedLaunch:
         arguments: Sequence[Number],
         grid: Sequence[int],
         maps: Mapping[int, Extent] = MappingProxyType({}),
+        early: bool = True,
     ) -> None:
         params, entry = kernel.source.params, kernel.source.entry
         if len(arguments) != len(params):
@@ -108,8 +109,8 @@ class PreparedLaunch:
         values = (views[i].location if i in views else base + 8 * self._place[i] for i in range(len(params)))
         self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*values)
         geometry = (x, y, z, *kernel.source.launch.block, kernel.source.launch.shared_bytes)
-        self._submit = kernel.submitter(geometry, ctypes.addressof(self._addresses))
-        self._geometry = geometry
+        self._submit = kernel.submitter(geometry, ctypes.addressof(self._addresses), early)
+        self._geometry, self._early = geometry, early and kernel.source.launch.pdl
         self._views = [(self._place[i], view) for i, view in views.items()]
         if views:
             self._submit = self._showing(self._submit)
@@ -121,7 +122,7 @@ class PreparedLaunch:
         for (_, view), (_, other) in zip(self._views, like._views):
             if refused := view.show(other.address):
                 raise driver.failure(driver.api().CUresult(refused), f"a tensor map of {self._kernel.source.entry}")
-        config = self._kernel.configuration(self._geometry)
+        config = self._kernel.configuration(self._geometry, self._early)
         return RawLaunch(
             config=config.getPtr(),
             function=int(self._kernel._function),
@@ -131,7 +132,7 @@ class PreparedLaunch:
             launch=driver.function("cuLaunchKernelEx"),
             replace=driver.function(REPLACE) if self._views else 0,
             capturing=driver.function("cuStreamIsCapturing"),
-            overlaps=overlap.allowed if self._kernel.source.launch.pdl else None,
+            overlaps=overlap.allowed if self._early else None,
             kept=(self, config),
         )
 
@@ -221,6 +222,7 @@ class Kernel:
         arguments: Sequence[Number],
         grid: Sequence[int],
         maps: Mapping[int, Extent] = MappingProxyType({}),
+        early: bool = True,
     ) -> PreparedLaunch:
         """A launch with `arguments`, one for each parameter, over `grid` blocks; `grid` and `maps` are those of a Bound.
 
@@ -229,7 +231,7 @@ class Kernel:
         if self.source.launch.persistent:
             size = self.source.launch.cluster[0]
             grid = (min(grid[0], self.clusters_at_once * size), *grid[1:])
-        return PreparedLaunch(self, arguments, grid, maps)
+        return PreparedLaunch(self, arguments, grid, maps, early)
 
     def launch(
         self,
@@ -241,7 +243,7 @@ class Kernel:
         """Launches once on a stream (a handle); does not wait."""
         self.prepare(arguments, grid, maps)(stream=stream)
 
-    def submitter(self, geometry: tuple[int, ...], parameters: int) -> Any:
+    def submitter(self, geometry: tuple[int, ...], parameters: int, early: bool) -> Any:
         """A function of a stream's handle that launches and returns the CUresult; for PreparedLaunch."""
         api = driver.api()
         function = self._function
@@ -249,24 +251,24 @@ class Kernel:
             launch = api.cuLaunchKernel
             x, y, z, block_x, block_y, block_z, shared = geometry
             return lambda stream: launch(function, x, y, z, block_x, block_y, block_z, shared, stream, parameters, 0)[0]
-        config, pdl = self.configuration(geometry), self.source.launch.pdl
-        plain = config.numAttrs - pdl
+        config, early = self.configuration(geometry, early), early and self.source.launch.pdl
+        plain = config.numAttrs - early
 
         def extended(stream: int) -> Any:
             config.hStream = stream
-            if pdl:
+            if early:
                 config.numAttrs = plain + overlap.allowed(stream)
             return api.cuLaunchKernelEx(config, function, parameters, 0)[0]
 
         return extended
 
-    def configuration(self, geometry: tuple[int, ...]) -> Any:
+    def configuration(self, geometry: tuple[int, ...], early: bool = True) -> Any:
         """The driver's CUlaunchConfig of grid, block and bytes of shared memory. An early start is the last attribute."""
         config, attributes = driver.api().CUlaunchConfig(), self._attributes()
         config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]
         config.sharedMemBytes = geometry[6]
-        config.attrs, config.numAttrs = attributes, len(attributes)
+        config.attrs, config.numAttrs = attributes, len(attributes) - (self.source.launch.pdl and not early)
         return config
 
     @functools.cached_property

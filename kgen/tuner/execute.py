@@ -73,8 +73,13 @@ class Runner:
             buffers = self._buffers(tensors, scalars)
             self.report = self.kernel.launch(buffers, self.bound.grid, options=self.options, blocks=self.blocks)
 
-    def prepare(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> PreparedLaunch:
-        """The launch on a GPU with these tensors, to be repeated as `launch(stream=...)`. The caller keeps them alive."""
+    def prepare(
+        self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], early: bool = True
+    ) -> PreparedLaunch:
+        """The launch on a GPU with these tensors, to be repeated as `launch(stream=...)`. The caller keeps them alive.
+
+        Without `early` it does not start before the kernel before it has ended.
+        """
         assert isinstance(self.kernel, Kernel), "the emulator has no prepared launches"
         self._allocate(tensors)
         arguments: list[int | float] = []
@@ -85,7 +90,7 @@ class Runner:
                 arguments.append(_scalar(param, scalars))
             else:
                 arguments.append(self.bound.integers[index])
-        return self.kernel.prepare(arguments, self.bound.grid, self.bound.maps)
+        return self.kernel.prepare(arguments, self.bound.grid, self.bound.maps, early)
 
     def synchronize(self) -> None:
         """Waits for the GPU. A kernel's fault comes up here, as DeviceError with its code."""

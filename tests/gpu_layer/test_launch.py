@@ -207,6 +207,16 @@ def test_launches_start_early_where_they_may(recorder, monkeypatch):
     assert counts == [2, 1, 2]
 
 
+@pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
+def test_none_starts_early_where_none_is_to(recorder, monkeypatch, cluster):
+    made = add()
+    monkeypatch.setattr(overlap, "allowed", lambda stream: True)
+    early = kernel(source(made.body, "add", made.params, made.ptx, cluster=cluster, pdl=True))
+    early.prepare([1, 2, 3, 4, 5.0], (6, 1, 1), early=False)(stream=3)
+    [(_, (config, *_), _)] = recorder.named("cuLaunchKernelEx")
+    assert config.numAttrs == (cluster != (1, 1, 1))
+
+
 def test_looping_launches_get_no_more_clusters_than_fit(recorder):
     made = add()
     persistent = kernel(source(made.body, "add", made.params, made.ptx, cluster=(2, 1, 1), persistent=True))
