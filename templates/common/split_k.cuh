@@ -92,14 +92,14 @@ constexpr __device__ int add_up_lanes(int share, int threads, int parts) {
 }
 
 //: SplitKStore
-// All Splits workers of a tile leave their sums in `partials`; when all have, each adds up and finishes its share of
-// the BM x BN results, two neighbours along n at a time. `counters` are two a tile, 0 before the launch and after it.
+// All Splits blocks of a tile leave their sums in `partials`; when all have, each adds up and finishes its share of the
+// BM x BN results, two neighbours along n at a time. `counters` are two a tile, 0 before the launch and after it.
 template <int BM, int BN, int Splits, int Consumers, typename Rows>
 struct SplitKStore {
   static constexpr int BYTES = 0, THREADS = Consumers * 128;
   float* partials;
   int* counters;
-  int worker, consumer, thread;
+  int tile_index, split, consumer, thread;
 
   static __device__ __forceinline__ void sync() { ptx::named_barrier_sync<Consumers + 1, THREADS>(); }
 
@@ -107,7 +107,7 @@ struct SplitKStore {
   __device__ __forceinline__ void operator()(const float (&sums)[Blocks][Count], const Finish& finish, const Tile& tile,
                                              int first_row) const {
     const int warp = thread / 32, lane = thread % 32;
-    float* const tile_sums = partials + static_cast<long long>(worker / Splits) * Splits * (BM * BN);
+    float* const tile_sums = partials + static_cast<long long>(tile_index) * Splits * (BM * BN);
 #pragma unroll
     for (int i = 0; i < Blocks; ++i)
 #pragma unroll
@@ -116,18 +116,18 @@ struct SplitKStore {
         for (int h = 0; h < 2; ++h) {
           const int row = first_row + i * 64 + Rows::row(warp, lane, h);
           const float2 pair = make_float2(sums[i][j * 4 + h * 2], sums[i][j * 4 + h * 2 + 1]);
-          float* const to = tile_sums + worker % Splits * (BM * BN) + row * BN + j * 8 + lane % 4 * 2;
+          float* const to = tile_sums + split * (BM * BN) + row * BN + j * 8 + lane % 4 * 2;
           __stcg(reinterpret_cast<float2*>(to), pair);
         }
-    int* const arrived = counters + worker / Splits * 2;
+    int* const arrived = counters + tile_index * 2;
     sync();
     if (consumer == 0 && thread == 0) ptx::atomic_add_release(arrived, 1);
     ptx::wait_for(arrived, Splits);
-    constexpr int SHARE = BM * BN / 2 / Splits;                  // pairs of a worker
+    constexpr int SHARE = BM * BN / 2 / Splits;                  // pairs of a block
     constexpr int LANES = add_up_lanes(SHARE, THREADS, Splits);  // threads that add up one pair
     for (int first = 0; first < SHARE; first += THREADS / LANES) {
       const int pair = first + (consumer * 128 + thread) / LANES;
-      const int element = (worker % Splits * SHARE + pair) * 2;
+      const int element = (split * SHARE + pair) * 2;
       float values[2] = {};
       if (pair < SHARE) {
 #pragma unroll 8

@@ -101,18 +101,21 @@ struct StreamKScheduler {
 };
 
 //: SplitKScheduler
-// Splits workers for each tile, or the Splits blocks of its worker, each with its share of K.
-template <typename Grid, int Splits>
+// Splits blocks for each tile, each with its share of K: those of a cluster, or InCluster false, one of each wave of tiles.
+// Blocks beside each other then copy the same lines at the same time, which a GPC asks L2 for once.
+template <typename Grid, int Splits, bool InCluster>
 struct SplitKScheduler {
   const Grid grid;
 
+  __device__ __forceinline__ int tile() const { return InCluster ? grid.worker : grid.worker % grid.tiles(); }
+  __device__ __forceinline__ int split() const { return InCluster ? grid.rank : grid.worker / grid.tiles(); }
+
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
-    const int part = grid.worker * Grid::CLUSTER_SIZE + grid.rank, split = part % Splits;
-    typename Grid::Tile tile = grid.at(part / Splits);
-    tile.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split / Splits);
-    tile.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split + 1) / Splits);
-    work(tile);
+    typename Grid::Tile part = grid.at(tile());
+    part.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split() / Splits);
+    part.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split() + 1) / Splits);
+    work(part);
   }
 };
 

@@ -57,7 +57,7 @@ def test_all_of_k_of_all_tiles_is_dealt_out_once(kind: str, grid: dict[str, obje
             count = -(-m // BM) * -(-n // BN) * batches[0] * batches[1]
             splits = 3
             workers_here = count * splits if kind == "SplitKScheduler" else workers
-            type_ = f"{kind}<Grid, {splits}>" if kind == "SplitKScheduler" else f"{kind}<Grid>"
+            type_ = f"{kind}<Grid, {splits}, false>" if kind == "SplitKScheduler" else f"{kind}<Grid>"
             made = "{M, N, k_tiles" + "".join(f", batches{d}" for d in range(rank)) + "}"
             parts = defaultdict(list)
             for m0, n0, first, last, end, b0, b1, _ in tiles(

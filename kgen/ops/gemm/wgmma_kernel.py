@@ -268,8 +268,8 @@ class WgmmaKernel:
         types = {
             "tiles": "PersistentScheduler<Grid>",
             "stream_k": "StreamKScheduler<Grid>",
-            "split_k": f"SplitKScheduler<Grid, {config.splits}>",
-            "cluster_k": f"SplitKScheduler<Grid, {config.splits}>",
+            "split_k": f"SplitKScheduler<Grid, {config.splits}, false>",
+            "cluster_k": f"SplitKScheduler<Grid, {config.splits}, true>",
         }
         return types[config.work], made
 
@@ -291,7 +291,8 @@ class WgmmaKernel:
             return "ClusterSplitStore<BN, Cluster, CONSUMERS, Rows>", "tiles_a, consumer, thread"
         if config.work == "split_k":
             of = f"BM, BN, {config.splits}, CONSUMERS, Rows"
-            return f"SplitKStore<{of}>", "partials, counters, scheduler.grid.worker, consumer, thread"
+            made = "partials, counters, scheduler.tile(), scheduler.split(), consumer, thread"
+            return f"SplitKStore<{of}>", made
         return f"DirectStore<{value}, Rows>", "thread"
 
     def _scales(self) -> tuple[Scales, ...]:
