@@ -8,8 +8,10 @@ for others there is another. Where a schedule cannot be traced, or there is no c
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +32,27 @@ from kgen.tuning_db import machines
 
 #: Recordings of a class, and classes, that are kept.
 _MOST = 64
+#: The threads whose calls are under way.
+_calling: set[int] = set()
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """While a thread is in here recordings hardly go on: beside one, which keeps the interpreter's lock for 5 ms at a time, a
+    first call of 3 ms took 20 to 40."""
+    thread = threading.get_ident()
+    _calling.add(thread)
+    try:
+        yield
+    finally:
+        _calling.discard(thread)
+
+
+def _rest() -> None:
+    """Waits until no call is under way, or 20 ms: between two steps of a recording, a millisecond or two each."""
+    until = time.monotonic() + 0.02
+    while _calling and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 @dataclass(frozen=True)
@@ -81,11 +104,13 @@ class _Recorder:
                     more.append(({**fields, field: value}, child, there & self._mask(child, rules, problem, target)))
             found = more
         for number, (fields, rows, mask) in enumerate(found):
+            _rest()
             sized = rows.as_base()
             config = schedule.partial(sized)
             misfit = config.misfit(problem, target)
             last = Table(schedule, sized.fixed, {**sized.own, **self._last_columns()}, sized.count, sized.bases)
             of_last = self._mask(last, itertools.chain(*steps[1 + len(schedule.by_size) :]), problem, target)
+            _rest()
             seconds = schedule.partial(last).estimate(problem, target)
             yield _Variant(place, number, fields, mask, of_last, misfit, seconds)
 
@@ -102,6 +127,7 @@ class _Recorder:
         config = self.schedule.partial(table)
         mask: Any = np.True_
         for name in rules:
+            _rest()
             mask = mask & self.schedule.rules[name](config, problem, target)
         return mask
 
@@ -128,6 +154,7 @@ class _Recorder:
                 "variants": len(alike),
                 "fields": {name: value if isinstance(value, str) else None for name, value in variant.fields.items()},
             }
+            _rest()
             for name, one in {"valid": valid, "plain": plain, "whole": whole}.items():
                 part[name] = one.described(arrays, mine.columns(one.columns, one is valid, arrays))
             parts.append(part)
@@ -215,6 +242,7 @@ def _standing(table: Table) -> Table:
 
 def _programs(trace: Trace, variant: _Variant) -> tuple[Instructions, Instructions, Instructions]:
     """Whether rows are valid; seconds with plain `last` fields, misfits; whether such are valid, seconds, the other fields."""
+    _rest()
     so_far, term = [], trace.of(np.True_)
     for place in _terms(trace, trace.of(variant.valid)):
         term = trace.note("logical_and", Traced(trace, term), Traced(trace, place)).place

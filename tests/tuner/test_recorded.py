@@ -2,6 +2,7 @@
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,20 @@ def test_what_chooses_otherwise_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
     recorded.record(kgen.WgmmaGemm, problem, H200, 32, other)
     recorded.wait()
     assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
+
+
+def test_a_recording_gives_way_to_a_call_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = product(304, 6144, 4096)
+    monkeypatch.setattr(recorded, "found_on_disk", lambda schedule, of, target: None)
+    monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: make())
+    monkeypatch.setattr(recorded, "_known", {})
+    chosen = by_columns(kgen.WgmmaGemm, problem, H200, 32, 1)
+    with recorded.paused():
+        recorded.record(kgen.WgmmaGemm, problem, H200, 32, chosen)
+        time.sleep(0.1)  # one takes 40 ms without
+        assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
+    recorded.wait()
+    assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) == chosen
 
 
 def test_a_traced_problem_is_in_no_cache_of_others() -> None:
