@@ -119,10 +119,11 @@ class WgmmaGemm(WgmmaSizes):
 
     @rule
     def shared_tiles(self, problem: Problem, target: Target) -> bool:
-        """a shared tile is loaded by the blocks that share it, in parts of whole groups of eight rows"""
+        """a shared tile is loaded by the blocks that share it, in parts of whole rows of 128 bytes; of operands that do not run
+        along K, of whole groups of eight rows"""
         g, (rows, columns) = self.view(problem), self.cluster_shape
-        of_a = (self.BM if self.k_major(g, "a") else self.BK) % (8 * columns) == 0
-        return bool(of_a and (self.BN if self.k_major(g, "b") else self.BK) % (8 * rows) == 0)
+        of_a = self.BM % columns if self.k_major(g, "a") else self.BK % (8 * columns)
+        return of_a == 0 and (self.BN % rows if self.k_major(g, "b") else self.BK % (8 * rows)) == 0
 
     @rule
     @vectorised
@@ -307,6 +308,13 @@ class WgmmaGemm(WgmmaSizes):
     def large_clusters(self, problem: Problem, target: Target) -> bool:
         """clusters of more than two blocks share tiles whose rows begin inside sectors, which blocks beside each other do not"""
         return self.cluster_size <= 2 or any(self.inside_sectors(self.view(problem)))
+
+    @pruning
+    def parts_of_shared_tiles(self, problem: Problem, target: Target) -> bool:
+        """tiles are shared in parts of whole groups of eight rows, but for rows that begin inside sectors: a product of 1000 x 1000
+        has an even wave of 128 x 72"""
+        rows, columns = self.cluster_shape
+        return any(self.inside_sectors(self.view(problem))) or (self.BM % (8 * columns) == 0 and self.BN % (8 * rows) == 0)
 
     @pruning
     @sized

@@ -269,14 +269,14 @@ struct Tile {
   }
 };
 
-// All Splits workers of a tile leave their sums in `partials`; when all have, each adds up and finishes its share of
-// the BM x BN results, two neighbours along n at a time. `counters` are two a tile, 0 before the launch and after it.
+// All Splits blocks of a tile leave their sums in `partials`; when all have, each adds up and finishes its share of the
+// BM x BN results, two neighbours along n at a time. `counters` are two a tile, 0 before the launch and after it.
 template <int BM, int BN, int Splits, int Consumers, typename Rows>
 struct SplitKStore {
   static constexpr int BYTES = 0, THREADS = Consumers * 128;
   float* partials;
   int* counters;
-  int worker, consumer, thread;
+  int tile_index, split, consumer, thread;
 
   static __device__ __forceinline__ void sync() { ptx::named_barrier_sync<Consumers + 1, THREADS>(); }
 
@@ -284,7 +284,7 @@ struct SplitKStore {
   __device__ __forceinline__ void operator()(const float (&sums)[Blocks][Count], const Finish& finish, const Tile& tile,
                                              int first_row) const {
     const int warp = thread / 32, lane = thread % 32;
-    float* const tile_sums = partials + static_cast<long long>(worker / Splits) * Splits * (BM * BN);
+    float* const tile_sums = partials + static_cast<long long>(tile_index) * Splits * (BM * BN);
 #pragma unroll
     for (int i = 0; i < Blocks; ++i)
 #pragma unroll
@@ -293,18 +293,18 @@ struct SplitKStore {
         for (int h = 0; h < 2; ++h) {
           const int row = first_row + i * 64 + Rows::row(warp, lane, h);
           const float2 pair = make_float2(sums[i][j * 4 + h * 2], sums[i][j * 4 + h * 2 + 1]);
-          float* const to = tile_sums + worker % Splits * (BM * BN) + row * BN + j * 8 + lane % 4 * 2;
+          float* const to = tile_sums + split * (BM * BN) + row * BN + j * 8 + lane % 4 * 2;
           __stcg(reinterpret_cast<float2*>(to), pair);
         }
-    int* const arrived = counters + worker / Splits * 2;
+    int* const arrived = counters + tile_index * 2;
     sync();
     if (consumer == 0 && thread == 0) ptx::atomic_add_release(arrived, 1);
     ptx::wait_for(arrived, Splits);
-    constexpr int SHARE = BM * BN / 2 / Splits;                  // pairs of a worker
+    constexpr int SHARE = BM * BN / 2 / Splits;                  // pairs of a block
     constexpr int LANES = add_up_lanes(SHARE, THREADS, Splits);  // threads that add up one pair
     for (int first = 0; first < SHARE; first += THREADS / LANES) {
       const int pair = first + (consumer * 128 + thread) / LANES;
-      const int element = (worker % Splits * SHARE + pair) * 2;
+      const int element = (split * SHARE + pair) * 2;
       float values[2] = {};
       if (pair < SHARE) {
 #pragma unroll 8
@@ -403,18 +403,21 @@ struct TileGrid {
   }
 };
 
-// Splits workers for each tile, or the Splits blocks of its worker, each with its share of K.
-template <typename Grid, int Splits>
+// Splits blocks for each tile, each with its share of K: those of a cluster, or InCluster false, one of each wave of
+// tiles. Blocks beside each other then copy the same lines at the same time, which a GPC asks L2 for once.
+template <typename Grid, int Splits, bool InCluster>
 struct SplitKScheduler {
   const Grid grid;
 
+  __device__ __forceinline__ int tile() const { return InCluster ? grid.worker : grid.worker % grid.tiles(); }
+  __device__ __forceinline__ int split() const { return InCluster ? grid.rank : grid.worker / grid.tiles(); }
+
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
-    const int part = grid.worker * Grid::CLUSTER_SIZE + grid.rank, split = part % Splits;
-    typename Grid::Tile tile = grid.at(part / Splits);
-    tile.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split / Splits);
-    tile.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split + 1) / Splits);
-    work(tile);
+    typename Grid::Tile part = grid.at(tile());
+    part.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split() / Splits);
+    part.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split() + 1) / Splits);
+    work(part);
   }
 };
 
@@ -622,7 +625,7 @@ using TileB = OperandTile<float, true, BN, BK, 128>;
 using Cluster = SingleBlock;
 using Pipeline = TmaPipeline<STAGES>;
 using Grid = TileGrid<BM, BN, true, 8, Cluster, 0>;
-using Scheduler = SplitKScheduler<Grid, 2>;
+using Scheduler = SplitKScheduler<Grid, 2, false>;
 using Order = Cooperative;
 using Registers = EvenRegisters;
 using Launch = ProgrammaticDependentLaunch;
@@ -631,7 +634,7 @@ using Store = SplitKStore<BM, BN, 2, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, float& result0) { result0 = sum; }
 
-#line 635 "tf32gemm.cu"
+#line 638 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out,
              float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
@@ -681,7 +684,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     };
     float sums[ROWS / 64][32] = {};
     Order order_barrier(order, consumer);
-    Store store{partials, counters, scheduler.grid.worker, consumer, thread};
+    Store store{partials, counters, scheduler.tile(), scheduler.split(), consumer, thread};
     scheduler.for_each([&](const auto& tile) {
       if (!order_barrier.takes_next()) return state.advance(tile.k_last - tile.k_first);
       order_barrier.wait();
