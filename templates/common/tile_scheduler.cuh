@@ -101,8 +101,8 @@ struct StreamKScheduler {
 };
 
 //: SplitKScheduler
-// Splits blocks for each tile, each with its share of K: those of a cluster, or InCluster false, one of each wave of tiles.
-// Blocks beside each other then copy the same lines at the same time, which a GPC asks L2 for once.
+// Splits blocks for each tile, each with its share of K: those of a cluster, or InCluster false, one of each wave of
+// tiles. Blocks beside each other then copy the same lines at the same time, which a GPC asks L2 for once.
 template <typename Grid, int Splits, bool InCluster>
 struct SplitKScheduler {
   const Grid grid;

@@ -189,7 +189,7 @@ class Noted:
     def __init__(self, made):
         self.source, self.seen = made, []
 
-    def submitter(self, geometry, parameters):
+    def submitter(self, geometry, parameters, early):
         places = (ctypes.c_uint64 * len(self.source.params)).from_address(parameters)
 
         def submit(stream):

@@ -32,11 +32,11 @@ class Noted:
         self.source = source
         self.launches = []
 
-    def prepare(self, arguments, grid, maps):
+    def prepare(self, arguments, grid, maps, early=True):
         self.prepared = PreparedLaunch(self, arguments, grid, maps)
         return self.prepared
 
-    def submitter(self, geometry, parameters):
+    def submitter(self, geometry, parameters, early):
         def submit(stream):
             launch = self.prepared
             self.launches.append((stream, [launch._slots[launch._place[i]] for i in range(len(self.source.params))]))

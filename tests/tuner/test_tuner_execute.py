@@ -50,7 +50,7 @@ class Loaded(Kernel):
     def __init__(self):
         self.source, self.device = SOURCE, 0
 
-    def prepare(self, arguments, grid, maps):
+    def prepare(self, arguments, grid, maps, early=True):
         return arguments, grid, maps
 
 

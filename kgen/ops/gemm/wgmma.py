@@ -123,7 +123,7 @@ class WgmmaGemm(WgmmaSizes):
         along K, of whole groups of eight rows"""
         g, (rows, columns) = self.view(problem), self.cluster_shape
         of_a = self.BM % columns if self.k_major(g, "a") else self.BK % (8 * columns)
-        return of_a == 0 and (self.BN % rows if self.k_major(g, "b") else self.BK % (8 * rows)) == 0
+        return bool(of_a == 0 and (self.BN % rows if self.k_major(g, "b") else self.BK % (8 * rows)) == 0)
 
     @rule
     @vectorised
@@ -311,10 +311,12 @@ class WgmmaGemm(WgmmaSizes):
 
     @pruning
     def parts_of_shared_tiles(self, problem: Problem, target: Target) -> bool:
-        """tiles are shared in parts of whole groups of eight rows, but for rows that begin inside sectors: a product of 1000 x 1000
-        has an even wave of 128 x 72"""
+        """tiles are shared in parts of whole groups of eight rows, but for rows that begin inside sectors: 1000 x 1000 is an even
+        wave of 128 x 72"""
         rows, columns = self.cluster_shape
-        return any(self.inside_sectors(self.view(problem))) or (self.BM % (8 * columns) == 0 and self.BN % (8 * rows) == 0)
+        return any(self.inside_sectors(self.view(problem))) or (
+            self.BM % (8 * columns) == 0 and self.BN % (8 * rows) == 0
+        )
 
     @pruning
     @sized
