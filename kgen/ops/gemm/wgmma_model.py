@@ -259,9 +259,8 @@ def _lines_of_a_gpc(
     by_m, size = config.raster == "m", config.cluster_size
     across, along = where(by_m, tiles_m, tiles_n), where(by_m, tiles_n, tiles_m)
     there = minimum(workers, k.neighbours)
-    of_them = where(
-        config.work == "split_k", 1.0, there / workers
-    )  # there are all tiles of a part of K, one after another
+    # Of split-K the tiles of a part of K are one after another, of others a GPC has its share of those in step.
+    of_them = where(config.work == "split_k", 1.0, there / workers)
     count = maximum(1.0, minimum(there / size, in_step * of_them))  # tiles in step
     apart = where(size > 1, workers / there, 1.0)
 
