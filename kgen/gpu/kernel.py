@@ -109,8 +109,8 @@ class PreparedLaunch:
         values = (views[i].location if i in views else base + 8 * self._place[i] for i in range(len(params)))
         self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*values)
         geometry = (x, y, z, *kernel.source.launch.block, kernel.source.launch.shared_bytes)
-        self._submit = kernel.submitter(geometry, ctypes.addressof(self._addresses), early)
         self._geometry, self._early = geometry, early and kernel.source.launch.pdl
+        self._submit = kernel.submitter(geometry, ctypes.addressof(self._addresses), self._early)
         self._views = [(self._place[i], view) for i, view in views.items()]
         if views:
             self._submit = self._showing(self._submit)
@@ -251,7 +251,7 @@ class Kernel:
             launch = api.cuLaunchKernel
             x, y, z, block_x, block_y, block_z, shared = geometry
             return lambda stream: launch(function, x, y, z, block_x, block_y, block_z, shared, stream, parameters, 0)[0]
-        config, early = self.configuration(geometry, early), early and self.source.launch.pdl
+        config = self.configuration(geometry, early)
         plain = config.numAttrs - early
 
         def extended(stream: int) -> Any:
@@ -263,7 +263,8 @@ class Kernel:
         return extended
 
     def configuration(self, geometry: tuple[int, ...], early: bool = True) -> Any:
-        """The driver's CUlaunchConfig of grid, block and bytes of shared memory. An early start is the last attribute."""
+        """The driver's CUlaunchConfig of grid, block and bytes of shared memory. An early start is the last attribute, and left
+        out without `early`."""
         config, attributes = driver.api().CUlaunchConfig(), self._attributes()
         config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from kgen.runtime.dispatch import Choice
 from kgen.runtime.plan import Plan
 from kgen.runtime.registry import Launchable
 from kgen.runtime.report import Met, Report
+from kgen.tuner import recorded
 from kgen.tuner.budget import Budget
 
 
@@ -35,6 +36,20 @@ class Opened(Protocol):
 
 #: Those that are on, the innermost last. Of the process, not of a thread: backward passes run in threads of torch's.
 opened: list[Opened] = []
+
+
+def first_call(
+    operator: Launchable,
+    key: tuple[Any, ...],
+    operands: Sequence[Any],
+    addresses: list[int],
+    numbers: Mapping[str, Any],
+) -> Any:
+    """The results of a call of a new kind, `key`, whose plan is kept: the extension makes such calls from the third on."""
+    with recorded.paused():
+        plan = first_plan(operator, key, operands)  # refuses what is strange
+        operator.keep(key, plan)
+        return plan(operands, addresses, numbers)
 
 
 def first_plan(operator: Launchable, key: tuple[Any, ...], operands: Sequence[Any]) -> Plan:

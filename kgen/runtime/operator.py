@@ -327,16 +327,12 @@ class KernelOperator(Constant):
     def _run(self, given: tuple[Any, ...], outputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """A call on ordinary tensors."""
         from kgen.runtime import first
-        from kgen.tuner import recorded
 
         operands = (*given, *outputs)
         plan, key, addresses = self._known(operands)
         if plan is None:
             _watch()
-            with recorded.paused():
-                plan = first.first_plan(self, key, operands)  # refuses what is strange
-                self.keep(key, plan)
-                return plan(operands, addresses, named)  # the extension makes them from the third of a kind on
+            return first.first_call(self, key, operands, addresses, named)
         found = plan(operands, addresses, named)
         self._met(given, outputs or None, plan)
         return found
