@@ -115,7 +115,8 @@ _SENT = """  // Each block waits for what every block of the cluster has sent it
     ptx::mbarrier_init(barrier, 1);
     ptx::mbarrier_init_fence();
   }
-  ptx::cluster_sync();
+  ptx::cluster_arrive_relaxed();
+  ptx::cluster_wait();  // all blocks have started, and their mbarriers are there
   for (int round = 0; round < 2; ++round) {
     if (t < {count}) {
       const unsigned there = ptx::cluster_map(base, t) + (round * {count} + rank) * 32, bell = ptx::cluster_map(barrier, t);

@@ -129,7 +129,10 @@ struct PartsInCluster {
     return ptx::load_cluster<float2>(ptx::cluster_map(ptx::smem_address(pairs + place), split));
   }
   // No block may leave while another reads its part.
-  __device__ __forceinline__ void close() const { ptx::cluster_sync(); }
+  __device__ __forceinline__ void close() const {
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  }
 };
 
 //: split_kv_pairs

@@ -59,6 +59,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 //: MulticastPipeline
@@ -69,5 +72,15 @@ struct MulticastPipeline : TmaPipeline<Stages> {
 
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread < Blocks) ptx::mbarrier_arrive_remote(this->empty + stage * 8, thread);
+  }
+
+  // The producer waits until all stages have been read by all blocks: then no other sends tiles or arrivals to this one
+  // any more, which may end without waiting for them.
+  __device__ __forceinline__ void drain(PipelineState<Stages> state) const {
+#pragma unroll 1
+    for (int stage = 0; stage < Stages; ++stage) {
+      this->acquire(state);
+      state.advance();
+    }
   }
 };

@@ -1,5 +1,6 @@
 // Which output tiles a worker (a block, or a cluster of blocks) computes, and which part of K of each: the tile
-// schedulers of persistent kernels. `for_each(work)` calls `work(WorkTile)` for all that is this worker's.
+// schedulers of persistent kernels. `for_each(work)` calls `work(WorkTile)` for all that is this worker's. Where a tile
+// is takes divisions: the first one's are done where the scheduler is made, before the blocks of a cluster have met.
 
 //: WorkTile
 // The sum over tiles k_first to k_last of K for the output tile at (m0, n0). `end`: see the scheduler.
@@ -50,8 +51,9 @@ struct TileGrid {
 
   // All of K of tile `index` of all batches.
   __device__ __forceinline__ Tile at(int index) const {
-    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
-    int batch = index / (tiles_m * tiles_n);
+    const int matrix = tiles_m * tiles_n;
+    Tile tile = place(BatchRank > 0 ? index % matrix : index, tiles_m, tiles_n);
+    int batch = index / matrix;
 #pragma unroll
     for (int d = BatchRank - 1; d >= 0; --d) {
       tile.batch[d] = d ? batch % batches[d] : batch;
@@ -66,11 +68,19 @@ struct TileGrid {
 template <typename Grid>
 struct PersistentScheduler {
   const Grid grid;
+  const typename Grid::Tile first;
+
+  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid) : grid(grid), first(grid.at(grid.worker)) {}
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
     const int tiles = grid.tiles();
-    for (int tile = grid.worker; tile < tiles; tile += grid.workers) work(grid.at(tile));
+    typename Grid::Tile tile = first;
+    for (int index = grid.worker; index < tiles;) {
+      work(tile);
+      index += grid.workers;
+      if (index < tiles) tile = grid.at(index);
+    }
   }
 };
 
@@ -106,15 +116,18 @@ struct StreamKScheduler {
 template <typename Grid, int Splits, bool InCluster>
 struct SplitKScheduler {
   const Grid grid;
+  typename Grid::Tile part;
+
+  explicit __device__ __forceinline__ SplitKScheduler(const Grid& grid) : grid(grid), part(grid.at(tile())) {
+    part.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split() / Splits);
+    part.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split() + 1) / Splits);
+  }
 
   __device__ __forceinline__ int tile() const { return InCluster ? grid.worker : grid.worker % grid.tiles(); }
   __device__ __forceinline__ int split() const { return InCluster ? grid.rank : grid.worker / grid.tiles(); }
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
-    typename Grid::Tile part = grid.at(tile());
-    part.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split() / Splits);
-    part.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split() + 1) / Splits);
     work(part);
   }
 };

@@ -59,7 +59,8 @@ __device__ __forceinline__ void warpgroup_sync(int consumer) {
 struct SingleBlock {
   static constexpr int M = 1, N = 1, SIZE = 1;
   static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void arrive() {}
+  static __device__ __forceinline__ void wait() { __syncthreads(); }
   static __device__ __forceinline__ void leave() {}
 };
 
@@ -74,9 +75,11 @@ struct Sharers {
 // What blocks of a cluster wait at for each other.
 struct ClusterBarrier {
   static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  // All blocks have come, and their mbarriers are there: between the two a thread does what needs neither.
+  static __device__ __forceinline__ void arrive() { ptx::cluster_arrive_relaxed(); }
+  static __device__ __forceinline__ void wait() { ptx::cluster_wait(); }
+  // What each has written to shared memory is seen by all.
   static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
-  // No block may leave while another still sends tiles or arrivals to it, or reads its sums.
-  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
 };
 
 //: BlockCluster
@@ -84,6 +87,7 @@ struct ClusterBarrier {
 template <int Rows, int Columns>
 struct BlockCluster : ClusterBarrier {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ void leave() {}  // see MulticastPipeline::drain
   static __device__ __forceinline__ Sharers of_a(int rank) {
     constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
     return {rank / Rows, static_cast<unsigned short>(EVERY << rank % Rows)};
@@ -98,6 +102,11 @@ struct BlockCluster : ClusterBarrier {
 template <int Splits>
 struct SplitCluster : ClusterBarrier {
   static constexpr int M = 1, N = 1, SIZE = Splits;
+  // No block may leave while another reads its sums.
+  static __device__ __forceinline__ void leave() {
+    arrive();
+    wait();
+  }
 };
 
 //: EvenRegisters

@@ -12,6 +12,14 @@ __device__ __forceinline__ unsigned cluster_rank() {
 // Counts this thread as come to the cluster's barrier and shows what it wrote before.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
+//: cluster_arrive_relaxed
+// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
+// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
+// them.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+
 //: cluster_wait
 // Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }

@@ -36,6 +36,7 @@ INSTRUCTIONS: dict[str, list[str]] = {
     "named_barrier_arrive": ["bar.arrive"],
     "cluster_rank": ["mov.u32"],
     "cluster_arrive": ["barrier.cluster.arrive.release"],
+    "cluster_arrive_relaxed": ["barrier.cluster.arrive.relaxed"],
     "cluster_wait": ["barrier.cluster.wait.acquire"],
     "cluster_sync": [],
     "cluster_map": ["mapa.shared::cluster.u32"],

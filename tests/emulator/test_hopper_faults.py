@@ -296,6 +296,17 @@ FAULTS = {
         ("the destination lies in block 0 of the cluster, the mbarrier in block 1",),
         cluster=2,
     ),
+    "relaxed-arrival-shows-no-store": Fault(
+        "tile[t] = t;\nptx::cluster_arrive_relaxed();\nptx::cluster_wait();\nout[t] = ptx::load_cluster<int>(ptx::cluster_map(base, ptx::cluster_rank() ^ 1) + t * 4); // HERE\nptx::cluster_sync();",
+        ("race on shared memory", "of the cluster"),
+        cluster=2,
+    ),
+    "relaxed-arrival-shows-no-barrier-without-its-fence": Fault(
+        "if (t == 0) ptx::mbarrier_init(bar, 1);\nptx::cluster_arrive_relaxed();\nptx::cluster_wait();\nif (t == 0) ptx::mbarrier_arrive_remote(bar, ptx::cluster_rank() ^ 1); // HERE\nptx::cluster_sync();",
+        ("has made offset 4096 an mbarrier", "cluster_sync"),
+        cluster=2,
+        init=False,
+    ),
     "cluster-wait-without-arrive": Fault("ptx::cluster_wait(); // HERE", ("has not arrived",), cluster=2),
     "cluster-arrive-twice": Fault(
         "ptx::cluster_arrive();\nptx::cluster_arrive(); // HERE", ("has arrived before",), cluster=2

@@ -100,7 +100,7 @@ void emu_fence_proxy_async();
 void emu_fence_proxy_async_global();
 
 unsigned emu_cluster_rank() __attribute__((const));
-void emu_cluster_arrive();
+void emu_cluster_arrive(int release);
 void emu_cluster_wait();
 unsigned emu_cluster_map(unsigned address, unsigned rank);
 EmuWords emu_cluster_load(unsigned address, int bytes);

@@ -18,7 +18,8 @@ MBarrier& mbarrier_at(Lane* lane, Block& block, unsigned offset, const char* wha
   unsigned index = block.mbarrier_at[offset / 8];
   if (index == 0) fail(lane, pc, "%s: no mbarrier_init has made offset %u an mbarrier", what, offset - kArenaStart);
   MBarrier& barrier = block.mbarriers[index - 1];
-  if (checks(lane) && !knows(lane, barrier.init_actor, barrier.init_time)) {
+  if (checks(lane) && !knows(lane, barrier.init_actor, barrier.init_time) &&
+      !knows(lane, barrier.actor, barrier.init_time)) {
     char who[128];
     describe_actor(block.cluster, barrier.init_actor, who, sizeof(who));
     fail(lane, pc, "%s: %s has made offset %u an mbarrier with no %s in between", what, who, offset - kArenaStart,
@@ -202,7 +203,7 @@ void emu_mbarrier_init(unsigned address, int count) {
   barrier.pc = pc;
   barrier.actor = new_actor(cluster, kCopies, block, offset);
   barrier.init_actor = lane->actor;
-  barrier.init_time = cluster->time;
+  barrier.init_time = cluster->time++;
   block->mbarriers.push_back(barrier);
   block->mbarrier_at[offset / 8] = uint16_t(block->mbarriers.size());
   memset(block->arena + offset, 0xff, 8);
@@ -235,7 +236,7 @@ void emu_named_barrier(int id, int threads, int wait) {
   come_to_named(current, unsigned(id), unsigned(threads), wait != 0, EMU_PC);
 }
 
-void emu_cluster_arrive() {
+void emu_cluster_arrive(int release) {
   Lane* lane = current;
   Cluster* cluster = lane->block->cluster;
   if (lane->at_cluster != kElsewhere) {
@@ -243,7 +244,14 @@ void emu_cluster_arrive() {
   }
   cluster->fine = true;
   lane->at_cluster = kArrived;
-  come(lane, cluster->arrivals);
+  if (release) {
+    come(lane, cluster->arrivals);
+  } else if (checks(lane)) {
+    cluster->arrivals.add(lane->actor, kStarted);
+    for (const MBarrier& barrier : lane->block->mbarriers) {
+      if (barrier.shown && barrier.init_actor == lane->actor) cluster->arrivals.add(barrier.actor, barrier.init_time);
+    }
+  }
   ++cluster->arrived;
   meet_in_cluster(cluster);
 }

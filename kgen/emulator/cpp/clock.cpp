@@ -166,6 +166,7 @@ World fenced_by(Lane* lane) {
 static void add_world(Clock& clock, const World& world, uint32_t cluster) {
   clock.others.join(world);
   if (const Times* own = world.seen.of(cluster)) raise(clock.seen, *own);
+  if (const Times* own = world.shown.of(cluster)) raise(clock.shown, *own);
 }
 
 void learn(Lane* lane, const World& world) {

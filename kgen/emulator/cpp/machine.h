@@ -192,12 +192,15 @@ struct Warp {
   bool fenced;
 };
 
+// The time at which every thread has started.
+constexpr uint32_t kStarted = 1;
+
 struct MBarrier {
   unsigned offset;
   int count, pending;  // arrivals in a phase; still to come in this one
   int64_t bytes;       // expected and not arrived
   uint32_t phase;
-  unsigned actor;  // its copies
+  unsigned actor;  // its copies; up to init_time, that it is there
   unsigned init_actor;
   uint32_t init_time;
   bool shown;  // to asynchronous copies

@@ -10,7 +10,7 @@ namespace emu {
 // Whether `lane` has met a thread of `block`, directly or through others.
 static bool has_started(const Lane* lane, const Block& block) {
   for (const Lane& other : block.lanes) {
-    if (knows(lane, other.actor, 1)) return true;
+    if (knows(lane, other.actor, kStarted)) return true;
   }
   return false;
 }

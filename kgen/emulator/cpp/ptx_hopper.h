@@ -98,10 +98,11 @@ EMU_INLINE void griddepcontrol_wait() { emu_grid_wait(); }
 EMU_INLINE void griddepcontrol_launch_dependents() {}
 
 EMU_INLINE unsigned cluster_rank() { return emu_cluster_rank(); }
-EMU_INLINE void cluster_arrive() { emu_cluster_arrive(); }
+EMU_INLINE void cluster_arrive() { emu_cluster_arrive(1); }
+EMU_INLINE void cluster_arrive_relaxed() { emu_cluster_arrive(0); }
 EMU_INLINE void cluster_wait() { emu_cluster_wait(); }
 EMU_INLINE void cluster_sync() {
-  emu_cluster_arrive();
+  emu_cluster_arrive(1);
   emu_cluster_wait();
 }
 EMU_INLINE unsigned cluster_map(unsigned address, unsigned rank) { return emu_cluster_map(address, rank); }

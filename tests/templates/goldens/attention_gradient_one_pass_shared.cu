@@ -408,6 +408,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // One arrival at a stage of a warp, which has written its part of it by itself.
@@ -974,7 +977,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 978 "attention_full_train_grad_unordered_2.cu"
+#line 981 "attention_full_train_grad_unordered_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_grad_unordered_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

@@ -395,6 +395,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // One arrival at a stage of a warp, which has written its part of it by itself.
@@ -767,7 +770,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 771 "attention_causal_lse_train_grad_3.cu"
+#line 774 "attention_causal_lse_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_train_grad_3(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

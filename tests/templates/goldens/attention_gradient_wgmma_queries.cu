@@ -418,6 +418,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // The producer leaves registers to the consumers: so many a thread are left to each.
@@ -775,7 +778,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 779 "attention_causal_lse_train_grad_2.cu"
+#line 782 "attention_causal_lse_train_grad_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_train_grad_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

@@ -393,6 +393,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // The producer leaves registers to the consumers: so many a thread are left to each.
@@ -714,7 +717,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 718 "sigmoid_attention_causal_grad_2.cu"
+#line 721 "sigmoid_attention_causal_grad_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sigmoid_attention_causal_grad_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

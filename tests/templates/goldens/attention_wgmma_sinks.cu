@@ -489,6 +489,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // Issues the products of one stage: mma(sums, a, b, add) for every instruction. Without `add` they replace the sums.
@@ -1041,7 +1044,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 1045 "attention_causal_sinks_lse.cu"
+#line 1048 "attention_causal_sinks_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_sinks_lse(const __grid_constant__ ptx::TensorMap map_k,
                                const __grid_constant__ ptx::TensorMap map_v, const __nv_bfloat16* q, __nv_bfloat16* o,

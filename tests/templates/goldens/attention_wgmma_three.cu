@@ -522,6 +522,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // Issues the products of one stage: mma(sums, a, b, add) for every instruction. Without `add` they replace the sums.
@@ -901,7 +904,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 905 "attention_full.cu"
+#line 908 "attention_full.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_full(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                    const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, int M,

@@ -45,11 +45,18 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows what it wrote before.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
+// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
+// them.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 
 // Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// Counts this thread as come to the cluster's barrier and shows what it wrote before.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
 // All threads of the cluster meet.
 __device__ __forceinline__ void cluster_sync() {
@@ -569,6 +576,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
@@ -787,20 +797,33 @@ struct MulticastPipeline : TmaPipeline<Stages> {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread < Blocks) ptx::mbarrier_arrive_remote(this->empty + stage * 8, thread);
   }
+
+  // The producer waits until all stages have been read by all blocks: then no other sends tiles or arrivals to this one
+  // any more, which may end without waiting for them.
+  __device__ __forceinline__ void drain(PipelineState<Stages> state) const {
+#pragma unroll 1
+    for (int stage = 0; stage < Stages; ++stage) {
+      this->acquire(state);
+      state.advance();
+    }
+  }
 };
 
 // What blocks of a cluster wait at for each other.
 struct ClusterBarrier {
   static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  // All blocks have come, and their mbarriers are there: between the two a thread does what needs neither.
+  static __device__ __forceinline__ void arrive() { ptx::cluster_arrive_relaxed(); }
+  static __device__ __forceinline__ void wait() { ptx::cluster_wait(); }
+  // What each has written to shared memory is seen by all.
   static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
-  // No block may leave while another still sends tiles or arrivals to it, or reads its sums.
-  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
 };
 
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
 struct BlockCluster : ClusterBarrier {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ void leave() {}  // see MulticastPipeline::drain
   static __device__ __forceinline__ Sharers of_a(int rank) {
     constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
     return {rank / Rows, static_cast<unsigned short>(EVERY << rank % Rows)};
@@ -1016,7 +1039,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 1020 "attention_causal_lse.cu"
+#line 1043 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                          const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
@@ -1043,7 +1066,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ptx::tma_prefetch(map_k);
     ptx::tma_prefetch(map_v);
   }
-  Cluster::sync();
+  Cluster::arrive();
+  Cluster::wait();
   Launch::wait();
 
   int2 at = RowTiles::of(blockIdx.x / CLUSTER, (M + BR - 1) / BR, batches0 * batches1);
@@ -1074,6 +1098,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           state_k.advance();
         }
       Launch::launch_dependents();
+      pipeline_k.drain(state_k);
     } else if (thread == 32) {
       for (int block = blocks.last - 1; block >= blocks.first; --block)
         for (int row = 0; row < BC; row += BV) {
@@ -1083,6 +1108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
               Cluster::of_b(Cluster::rank()), first_column, block * BC + row, tile.batch[0]);
           state_v.advance();
         }
+      pipeline_v.drain(state_v);
     }
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_inc<152>();
@@ -1170,5 +1196,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     store(sums, evaluate, tile, 0);
     store.drain();
   }
-  Cluster::leave();
 }

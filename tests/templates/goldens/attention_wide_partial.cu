@@ -484,6 +484,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
@@ -719,7 +722,8 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 struct SingleBlock {
   static constexpr int M = 1, N = 1, SIZE = 1;
   static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void arrive() {}
+  static __device__ __forceinline__ void wait() { __syncthreads(); }
   static __device__ __forceinline__ void leave() {}
 };
 
@@ -825,7 +829,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 829 "attention_full_partial_lse.cu"
+#line 833 "attention_full_partial_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_full_partial_lse(const __grid_constant__ ptx::TensorMap map_q,
                                const __grid_constant__ ptx::TensorMap map_k,
@@ -853,7 +857,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ptx::tma_prefetch(map_k);
     ptx::tma_prefetch(map_v);
   }
-  Cluster::sync();
+  Cluster::arrive();
+  Cluster::wait();
   Launch::wait();
 
   int2 at = RowTiles::of(blockIdx.x / CLUSTER, (M + BR - 1) / BR, batches0);
@@ -880,6 +885,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           state_k.advance();
         }
       Launch::launch_dependents();
+      pipeline_k.drain(state_k);
     } else if (thread == 32) {
       for (int block = blocks.last - 1; block >= blocks.first; --block)
         for (int row = 0; row < BC; row += BV) {
@@ -888,6 +894,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                               first_column, block * BC + row);
           state_v.advance();
         }
+      pipeline_v.drain(state_v);
     }
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_inc<152>();
@@ -972,5 +979,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     };
     Store{thread}(sums, finish, RowTile{tile.m0, first_column + consumer * WV}, 0);
   }
-  Cluster::leave();
 }

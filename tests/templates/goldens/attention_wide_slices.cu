@@ -518,6 +518,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
@@ -722,7 +725,8 @@ __device__ __forceinline__ float tanh_short(float x) {
 struct SingleBlock {
   static constexpr int M = 1, N = 1, SIZE = 1;
   static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void arrive() {}
+  static __device__ __forceinline__ void wait() { __syncthreads(); }
   static __device__ __forceinline__ void leave() {}
 };
 
@@ -933,7 +937,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 937 "attention_window_softcap.cu"
+#line 941 "attention_window_softcap.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_window_softcap(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                              const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
@@ -960,7 +964,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ptx::tma_prefetch(map_k);
     ptx::tma_prefetch(map_v);
   }
-  Cluster::sync();
+  Cluster::arrive();
+  Cluster::wait();
   Launch::wait();
 
   int2 at = RowTiles::of(blockIdx.x / CLUSTER, (M + BR - 1) / BR, batches0 * batches1);
@@ -991,6 +996,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           state_k.advance();
         }
       Launch::launch_dependents();
+      pipeline_k.drain(state_k);
     } else if (thread == 32) {
       for (int block = blocks.last - 1; block >= blocks.first; --block)
         for (int row = 0; row < BC; row += BV) {
@@ -999,6 +1005,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                               first_column, block * BC + row, tile.batch[0]);
           state_v.advance();
         }
+      pipeline_v.drain(state_v);
     }
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_inc<152>();
@@ -1086,5 +1093,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     store(sums, evaluate, tile, 0);
     store.drain();
   }
-  Cluster::leave();
 }

@@ -246,6 +246,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
@@ -332,8 +335,9 @@ struct TileGrid {
 
   // All of K of tile `index` of all batches.
   __device__ __forceinline__ Tile at(int index) const {
-    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
-    int batch = index / (tiles_m * tiles_n);
+    const int matrix = tiles_m * tiles_n;
+    Tile tile = place(BatchRank > 0 ? index % matrix : index, tiles_m, tiles_n);
+    int batch = index / matrix;
 #pragma unroll
     for (int d = BatchRank - 1; d >= 0; --d) {
       tile.batch[d] = d ? batch % batches[d] : batch;
@@ -470,7 +474,8 @@ struct Cooperative {
 struct SingleBlock {
   static constexpr int M = 1, N = 1, SIZE = 1;
   static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void arrive() {}
+  static __device__ __forceinline__ void wait() { __syncthreads(); }
   static __device__ __forceinline__ void leave() {}
 };
 
@@ -706,7 +711,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
 template <int COUNT>
 struct Operands {};
 
-#line 710 "grouped_hgemm.cu"
+#line 715 "grouped_hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     grouped_hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
                   const int* offsets, __nv_bfloat16* out, int M, int N, int K, int batches0, long long out_sm) {
@@ -717,17 +722,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const Pipeline pipeline(stores + Store::BYTES);
   const unsigned order = pipeline.empty + STAGES * 8;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 32) {  // while the producer's warp places its first tile
     pipeline.init(1, CONSUMERS * Cluster::M * Cluster::N);
     Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_a);
     ptx::tma_prefetch(map_b);
   }
-  Cluster::sync();
+  Cluster::arrive();
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK, batches0), offsets, M, batches0};
+  Cluster::wait();
   Launch::wait();
 
-  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK, batches0), offsets, M, batches0};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();
@@ -744,6 +750,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       });
       Launch::launch_dependents();
+      pipeline.drain(state);
     }
   } else {
     Registers::consumer();

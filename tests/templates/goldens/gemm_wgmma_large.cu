@@ -27,11 +27,18 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows what it wrote before.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
+// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
+// them.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 
 // Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// Counts this thread as come to the cluster's barrier and shows what it wrote before.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
 // All threads of the cluster meet.
 __device__ __forceinline__ void cluster_sync() {
@@ -325,6 +332,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // A TmaPipeline whose tiles are shared by the Blocks of a cluster: each release is told to all of them.
@@ -334,6 +344,16 @@ struct MulticastPipeline : TmaPipeline<Stages> {
 
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread < Blocks) ptx::mbarrier_arrive_remote(this->empty + stage * 8, thread);
+  }
+
+  // The producer waits until all stages have been read by all blocks: then no other sends tiles or arrivals to this one
+  // any more, which may end without waiting for them.
+  __device__ __forceinline__ void drain(PipelineState<Stages> state) const {
+#pragma unroll 1
+    for (int stage = 0; stage < Stages; ++stage) {
+      this->acquire(state);
+      state.advance();
+    }
   }
 };
 
@@ -421,8 +441,9 @@ struct TileGrid {
 
   // All of K of tile `index` of all batches.
   __device__ __forceinline__ Tile at(int index) const {
-    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
-    int batch = index / (tiles_m * tiles_n);
+    const int matrix = tiles_m * tiles_n;
+    Tile tile = place(BatchRank > 0 ? index % matrix : index, tiles_m, tiles_n);
+    int batch = index / matrix;
 #pragma unroll
     for (int d = BatchRank - 1; d >= 0; --d) {
       tile.batch[d] = d ? batch % batches[d] : batch;
@@ -436,11 +457,19 @@ struct TileGrid {
 template <typename Grid>
 struct PersistentScheduler {
   const Grid grid;
+  const typename Grid::Tile first;
+
+  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid) : grid(grid), first(grid.at(grid.worker)) {}
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
     const int tiles = grid.tiles();
-    for (int tile = grid.worker; tile < tiles; tile += grid.workers) work(grid.at(tile));
+    typename Grid::Tile tile = first;
+    for (int index = grid.worker; index < tiles;) {
+      work(tile);
+      index += grid.workers;
+      if (index < tiles) tile = grid.at(index);
+    }
   }
 };
 
@@ -498,15 +527,18 @@ struct Sharers {
 // What blocks of a cluster wait at for each other.
 struct ClusterBarrier {
   static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  // All blocks have come, and their mbarriers are there: between the two a thread does what needs neither.
+  static __device__ __forceinline__ void arrive() { ptx::cluster_arrive_relaxed(); }
+  static __device__ __forceinline__ void wait() { ptx::cluster_wait(); }
+  // What each has written to shared memory is seen by all.
   static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
-  // No block may leave while another still sends tiles or arrivals to it, or reads its sums.
-  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
 };
 
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
 struct BlockCluster : ClusterBarrier {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ void leave() {}  // see MulticastPipeline::drain
   static __device__ __forceinline__ Sharers of_a(int rank) {
     constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
     return {rank / Rows, static_cast<unsigned short>(EVERY << rank % Rows)};
@@ -786,7 +818,7 @@ using Store = TmaStore<float, BN, 64, 2, RowMajorStage, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 790 "hgemm.cu"
+#line 822 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
           const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
@@ -797,17 +829,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const Pipeline pipeline(stores + Store::BYTES);
   const unsigned order = pipeline.empty + STAGES * 8;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 32) {  // while the producer's warp places its first tile
     pipeline.init(1, CONSUMERS * Cluster::M * Cluster::N);
     Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_a);
     ptx::tma_prefetch(map_b);
   }
-  Cluster::sync();
+  Cluster::arrive();
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
+  Cluster::wait();
   Launch::wait();
 
-  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();
@@ -825,6 +858,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       });
       Launch::launch_dependents();
+      pipeline.drain(state);
     }
   } else {
     Registers::consumer();

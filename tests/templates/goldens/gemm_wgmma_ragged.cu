@@ -265,6 +265,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
@@ -351,8 +354,9 @@ struct TileGrid {
 
   // All of K of tile `index` of all batches.
   __device__ __forceinline__ Tile at(int index) const {
-    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
-    int batch = index / (tiles_m * tiles_n);
+    const int matrix = tiles_m * tiles_n;
+    Tile tile = place(BatchRank > 0 ? index % matrix : index, tiles_m, tiles_n);
+    int batch = index / matrix;
 #pragma unroll
     for (int d = BatchRank - 1; d >= 0; --d) {
       tile.batch[d] = d ? batch % batches[d] : batch;
@@ -366,11 +370,19 @@ struct TileGrid {
 template <typename Grid>
 struct PersistentScheduler {
   const Grid grid;
+  const typename Grid::Tile first;
+
+  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid) : grid(grid), first(grid.at(grid.worker)) {}
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
     const int tiles = grid.tiles();
-    for (int tile = grid.worker; tile < tiles; tile += grid.workers) work(grid.at(tile));
+    typename Grid::Tile tile = first;
+    for (int index = grid.worker; index < tiles;) {
+      work(tile);
+      index += grid.workers;
+      if (index < tiles) tile = grid.at(index);
+    }
   }
 };
 
@@ -529,7 +541,8 @@ struct PingPong {
 struct SingleBlock {
   static constexpr int M = 1, N = 1, SIZE = 1;
   static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void arrive() {}
+  static __device__ __forceinline__ void wait() { __syncthreads(); }
   static __device__ __forceinline__ void leave() {}
 };
 
@@ -856,7 +869,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 860 "linear_gelu.cu"
+#line 873 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w,
                 const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows,
@@ -874,17 +887,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   // What TMA cannot address is first copied, by all blocks, into rows that begin where lines of memory do.
   copy_rows<false>(w_rows, (K + 63) / 64 * 64, w, w_sn, 1, N, K, shared);
   grid_barrier_for_tma(grid_barrier);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 32) {  // while the producer's warp places its first tile
     pipeline.init(1, 1 * Cluster::M * Cluster::N);
     Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_x);
     ptx::tma_prefetch(map_w);
   }
-  Cluster::sync();
+  Cluster::arrive();
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
+  Cluster::wait();
   Launch::wait();
 
-  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();
@@ -901,6 +915,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       });
       Launch::launch_dependents();
+      pipeline.drain(state);
     }
   } else {
     Registers::consumer();

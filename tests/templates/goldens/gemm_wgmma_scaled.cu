@@ -289,6 +289,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
@@ -375,8 +378,9 @@ struct TileGrid {
 
   // All of K of tile `index` of all batches.
   __device__ __forceinline__ Tile at(int index) const {
-    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
-    int batch = index / (tiles_m * tiles_n);
+    const int matrix = tiles_m * tiles_n;
+    Tile tile = place(BatchRank > 0 ? index % matrix : index, tiles_m, tiles_n);
+    int batch = index / matrix;
 #pragma unroll
     for (int d = BatchRank - 1; d >= 0; --d) {
       tile.batch[d] = d ? batch % batches[d] : batch;
@@ -390,11 +394,19 @@ struct TileGrid {
 template <typename Grid>
 struct PersistentScheduler {
   const Grid grid;
+  const typename Grid::Tile first;
+
+  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid) : grid(grid), first(grid.at(grid.worker)) {}
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
     const int tiles = grid.tiles();
-    for (int tile = grid.worker; tile < tiles; tile += grid.workers) work(grid.at(tile));
+    typename Grid::Tile tile = first;
+    for (int index = grid.worker; index < tiles;) {
+      work(tile);
+      index += grid.workers;
+      if (index < tiles) tile = grid.at(index);
+    }
   }
 };
 
@@ -447,7 +459,8 @@ struct Cooperative {
 struct SingleBlock {
   static constexpr int M = 1, N = 1, SIZE = 1;
   static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void arrive() {}
+  static __device__ __forceinline__ void wait() { __syncthreads(); }
   static __device__ __forceinline__ void leave() {}
 };
 
@@ -738,7 +751,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 742 "fp8gemm_blockwise.cu"
+#line 755 "fp8gemm_blockwise.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fp8gemm_blockwise(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
                       const __grid_constant__ ptx::TensorMap map_out, const float* scale_a, const float* scale_b,
@@ -752,17 +765,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const unsigned order = pipeline.empty + STAGES * 8;
   const unsigned scales = order + Order::BYTES;  // of each stage's tiles
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 32) {  // while the producer's warp places its first tile
     pipeline.init(1 + 32, CONSUMERS * 4 * Cluster::M * Cluster::N);
     Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_a);
     ptx::tma_prefetch(map_b);
   }
-  Cluster::sync();
+  Cluster::arrive();
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
+  Cluster::wait();
   Launch::wait();
 
-  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();
@@ -797,6 +811,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       });
       Launch::launch_dependents();
+      pipeline.drain(state);
     }
   } else {
     Registers::consumer();

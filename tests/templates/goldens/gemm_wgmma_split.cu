@@ -237,6 +237,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // How many threads, a power of two of at most 32, take one of `share` sums of `parts` parts when there are `threads`.
@@ -392,8 +395,9 @@ struct TileGrid {
 
   // All of K of tile `index` of all batches.
   __device__ __forceinline__ Tile at(int index) const {
-    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
-    int batch = index / (tiles_m * tiles_n);
+    const int matrix = tiles_m * tiles_n;
+    Tile tile = place(BatchRank > 0 ? index % matrix : index, tiles_m, tiles_n);
+    int batch = index / matrix;
 #pragma unroll
     for (int d = BatchRank - 1; d >= 0; --d) {
       tile.batch[d] = d ? batch % batches[d] : batch;
@@ -408,15 +412,18 @@ struct TileGrid {
 template <typename Grid, int Splits, bool InCluster>
 struct SplitKScheduler {
   const Grid grid;
+  typename Grid::Tile part;
+
+  explicit __device__ __forceinline__ SplitKScheduler(const Grid& grid) : grid(grid), part(grid.at(tile())) {
+    part.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split() / Splits);
+    part.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split() + 1) / Splits);
+  }
 
   __device__ __forceinline__ int tile() const { return InCluster ? grid.worker : grid.worker % grid.tiles(); }
   __device__ __forceinline__ int split() const { return InCluster ? grid.rank : grid.worker / grid.tiles(); }
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
-    typename Grid::Tile part = grid.at(tile());
-    part.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split() / Splits);
-    part.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split() + 1) / Splits);
     work(part);
   }
 };
@@ -478,7 +485,8 @@ struct Cooperative {
 struct SingleBlock {
   static constexpr int M = 1, N = 1, SIZE = 1;
   static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void arrive() {}
+  static __device__ __forceinline__ void wait() { __syncthreads(); }
   static __device__ __forceinline__ void leave() {}
 };
 
@@ -634,7 +642,7 @@ using Store = SplitKStore<BM, BN, 2, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, float& result0) { result0 = sum; }
 
-#line 638 "tf32gemm.cu"
+#line 646 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out,
              float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
@@ -645,17 +653,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const Pipeline pipeline(stores + Store::BYTES);
   const unsigned order = pipeline.empty + STAGES * 8;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 32) {  // while the producer's warp places its first tile
     pipeline.init(1, CONSUMERS * 4 * Cluster::M * Cluster::N);
     Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_b);
     ptx::tma_prefetch(map_a);
   }
-  Cluster::sync();
+  Cluster::arrive();
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
+  Cluster::wait();
   Launch::wait();
 
-  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();
@@ -672,6 +681,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       });
       Launch::launch_dependents();
+      pipeline.drain(state);
     }
   } else {
     Registers::consumer();

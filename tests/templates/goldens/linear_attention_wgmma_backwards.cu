@@ -34,11 +34,18 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows what it wrote before.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
+// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
+// them.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 
 // Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// Counts this thread as come to the cluster's barrier and shows what it wrote before.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
 // All threads of the cluster meet.
 __device__ __forceinline__ void cluster_sync() {
@@ -438,6 +445,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // One arrival at a stage of a warp, which has written its part of it by itself.
@@ -707,15 +717,18 @@ struct Sharers {
 // What blocks of a cluster wait at for each other.
 struct ClusterBarrier {
   static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  // All blocks have come, and their mbarriers are there: between the two a thread does what needs neither.
+  static __device__ __forceinline__ void arrive() { ptx::cluster_arrive_relaxed(); }
+  static __device__ __forceinline__ void wait() { ptx::cluster_wait(); }
+  // What each has written to shared memory is seen by all.
   static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
-  // No block may leave while another still sends tiles or arrivals to it, or reads its sums.
-  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
 };
 
 // A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
 template <int Rows, int Columns>
 struct BlockCluster : ClusterBarrier {
   static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ void leave() {}  // see MulticastPipeline::drain
   static __device__ __forceinline__ Sharers of_a(int rank) {
     constexpr int EVERY = ((1 << SIZE) - 1) / ((1 << Rows) - 1);  // the first of each column
     return {rank / Rows, static_cast<unsigned short>(EVERY << rank % Rows)};
@@ -956,7 +969,7 @@ struct ChunkTile {
   int m0, n0;
   int batch[1];
 };
-#line 960 "linear_attention_decay_backwards.cu"
+#line 973 "linear_attention_decay_backwards.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     linear_attention_decay_backwards(const __grid_constant__ ptx::TensorMap map_q,
                                      const __grid_constant__ ptx::TensorMap map_k,

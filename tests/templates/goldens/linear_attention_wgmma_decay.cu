@@ -353,6 +353,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // One arrival at a stage of a warp, which has written its part of it by itself.
@@ -808,7 +811,7 @@ struct ChunkTile {
   int m0, n0;
   int batch[1];
 };
-#line 812 "linear_attention_decay.cu"
+#line 815 "linear_attention_decay.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     linear_attention_decay(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                            const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,

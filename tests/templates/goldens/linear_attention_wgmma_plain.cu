@@ -436,6 +436,9 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
+
+  // The producer may leave.
+  __device__ __forceinline__ void drain(PipelineState<Stages>) const {}
 };
 
 // Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
@@ -672,7 +675,7 @@ struct ChunkTile {
   int m0, n0;
   int batch[1];
 };
-#line 676 "linear_attention_undecayed.cu"
+#line 679 "linear_attention_undecayed.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     linear_attention_undecayed(const __grid_constant__ ptx::TensorMap map_q,
                                const __grid_constant__ ptx::TensorMap map_k,

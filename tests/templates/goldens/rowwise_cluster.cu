@@ -14,11 +14,18 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows what it wrote before.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
+// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
+// them.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 
 // Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// Counts this thread as come to the cluster's barrier and shows what it wrote before.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
 // All threads of the cluster meet.
 __device__ __forceinline__ void cluster_sync() {
@@ -432,12 +439,12 @@ __device__ __forceinline__ void finish(__nv_bfloat16 x, float mean0, float varia
   result0 = static_cast<__nv_bfloat16>(v5);
 }
 
-#line 436 "layer_norm.cu"
+#line 443 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     layer_norm(const __nv_bfloat16* x, const __nv_bfloat16* weight, const __nv_bfloat16* bias, __nv_bfloat16* out,
                int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  ptx::cluster_arrive();
+  ptx::cluster_arrive_relaxed();
   const int first = (ptx::cluster_rank() * ROW_THREADS + threadIdx.x) * PACK;  // column of this thread
   const Index row = blockIdx.x / CLUSTER;
   const __nv_bfloat16* const weight_row = weight;

@@ -12,8 +12,12 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows what it wrote before.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
+// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
+// them.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 
 // Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
@@ -461,7 +465,7 @@ __device__ __forceinline__ void finish(float dy, float weight, float mean0, floa
   result0 = v6;
 }
 
-#line 465 "layer_norm_backward.cu"
+#line 469 "layer_norm_backward.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
     layer_norm_backward(const float* dy, const float* x, const float* weight, const float* mean, const float* rstd,
                         float* out, int n0, int n1, long long dy_s0, long long x_s0, long long mean_s0,
@@ -491,7 +495,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
     }
     ptx::mbarrier_init_fence();
   }
-  ptx::cluster_arrive();
+  ptx::cluster_arrive_relaxed();
 
   const Index rows = static_cast<Index>(n0);
   const Index start = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;

@@ -32,8 +32,12 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows what it wrote before.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
+// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
+// them.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 
 // Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
@@ -523,7 +527,7 @@ __device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, 
   result0 = static_cast<__nv_bfloat16>(v4);
 }
 
-#line 527 "scale_mask_softmax.cu"
+#line 531 "scale_mask_softmax.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2)
     scale_mask_softmax(const __nv_bfloat16* x, const bool* mask, __nv_bfloat16* out, int n0, int n1, long long x_s0,
                        long long mask_s0, long long out_s0, float scale) {
@@ -552,7 +556,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2)
     }
     ptx::mbarrier_init_fence();
   }
-  ptx::cluster_arrive();
+  ptx::cluster_arrive_relaxed();
 
   const Index rows = static_cast<Index>(n0);
   const Index start = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;

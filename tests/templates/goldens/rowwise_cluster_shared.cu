@@ -14,8 +14,12 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows what it wrote before.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
+// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
+// them.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 
 // Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
@@ -464,7 +468,7 @@ __device__ __forceinline__ void finish(__half x, float mean0, float variance0, f
   result0 = static_cast<__half>(v5);
 }
 
-#line 468 "layer_norm.cu"
+#line 472 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
     layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0,
                long long out_s0, float eps) {
@@ -493,7 +497,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
     }
     ptx::mbarrier_init_fence();
   }
-  ptx::cluster_arrive();
+  ptx::cluster_arrive_relaxed();
 
   const Index rows = static_cast<Index>(n0);
   const Index start = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;

@@ -32,8 +32,12 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows what it wrote before.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
+// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
+// them.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 
 // Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
@@ -514,7 +518,7 @@ __device__ __forceinline__ void finish(__half x, float amax0, float inverse0, __
   result0 = static_cast<__half>(v2);
 }
 
-#line 518 "softmax.cu"
+#line 522 "softmax.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
     softmax(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -542,7 +546,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
     }
     ptx::mbarrier_init_fence();
   }
-  ptx::cluster_arrive();
+  ptx::cluster_arrive_relaxed();
 
   const Index rows = static_cast<Index>(n0);
   const Index start = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
