@@ -290,7 +290,7 @@ class WgmmaKernel:
         if config.work == "cluster_k":
             return "ClusterSplitStore<BN, Cluster, CONSUMERS, Rows>", "tiles_a, consumer, thread"
         if config.work == "split_k":
-            of = f"BM, BN, {config.splits}, CONSUMERS, Rows"
+            of = f"BM, BN, {config.splits}, CONSUMERS, Rows, {transposed}"
             made = "partials, counters, scheduler.tile(), scheduler.split(), consumer, thread"
             return f"SplitKStore<{of}>", made
         return f"DirectStore<{value}, Rows>", "thread"
