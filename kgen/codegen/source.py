@@ -202,6 +202,11 @@ class Source:
         """SHA-256 of what is compiled: the text without the header comment and `#line`. Stands for this kernel in keys."""
         return _digest(self.includes, self.ptx, self.body)
 
+    @functools.cached_property
+    def loaded_as(self) -> str:
+        """Sources of which this is the same are one kernel, once loaded. Text, whose hash is computed once."""
+        return f"{self.digest} {self.params} {self.launch}"
+
 
 @functools.lru_cache(maxsize=256)
 def _digest(includes: tuple[str, ...], ptx: str, body: str) -> str:

@@ -228,7 +228,6 @@ class Problem:
     def bind(cls, graph: Graph, operands: Sequence[Operand]) -> Problem:
         """The problem of calling `graph` on these operands (inputs, then outputs). ArgumentError where shapes do not fit."""
         sizes: dict[str, int] = {}
-        owner: dict[str, str] = {}
         heads: list[tuple[int, ...]] = []
         specs = (*graph.inputs, *graph.outputs)
         for spec, operand in zip(specs, operands):
@@ -245,11 +244,11 @@ class Problem:
                     continue
                 wanted = sizes.setdefault(dim.name, size) if isinstance(dim, Dim) else int(dim)  # type: ignore[arg-type]
                 if size != wanted:
-                    because = f"{owner.get(str(dim), spec.name)} has {dim}={wanted}"
+                    owner = next((other.name for other in specs if dim in other.shape.dims), spec.name)
+                    because = f"{owner} has {dim}={wanted}"
                     raise ArgumentError(
                         f"{graph.name}: {spec.name} has {dim}={size} in {list(operand.shape)}; expected {wanted}, since {because}"
                     )
-                owner.setdefault(str(dim), spec.name)
             if spec.shape.leading and spec in graph.inputs:
                 heads.append(operand.shape[:extra])
         for spec, operand in zip(specs, operands):

@@ -247,7 +247,7 @@ class Kernel:
         """A function of a stream's handle that launches and returns the CUresult; for PreparedLaunch."""
         api = driver.api()
         function = self._function
-        if not self._attributes():
+        if not self._attributes:
             launch = api.cuLaunchKernel
             x, y, z, block_x, block_y, block_z, shared = geometry
             return lambda stream: launch(function, x, y, z, block_x, block_y, block_z, shared, stream, parameters, 0)[0]
@@ -265,7 +265,7 @@ class Kernel:
     def configuration(self, geometry: tuple[int, ...], early: bool = True) -> Any:
         """The driver's CUlaunchConfig of grid, block and bytes of shared memory. An early start is the last attribute, and left
         out without `early`."""
-        config, attributes = driver.api().CUlaunchConfig(), self._attributes()
+        config, attributes = driver.api().CUlaunchConfig(), self._attributes
         config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]
         config.sharedMemBytes = geometry[6]
@@ -281,6 +281,7 @@ class Kernel:
         with driver.current(self.device):
             return max(1, int(driver.check(api.cuOccupancyMaxActiveClusters(self._function, config), what)))
 
+    @functools.cached_property
     def _attributes(self) -> list[Any]:
         """What a launch needs beyond grid, block and shared memory."""
         api, launch = driver.api(), self.source.launch

@@ -86,7 +86,7 @@ class EncodedMap:
         self._memory = (ctypes.c_char * (2 * _SIZE))()
         self.location = -(-ctypes.addressof(self._memory) // _SIZE) * _SIZE
         encode, self._replace = functions()
-        api, width, rank = driver.api(), map.dtype.bytes, len(map.box)
+        width, rank = map.dtype.bytes, len(map.box)
         # The stride of the contiguous axis is not among those that the driver takes; a map of one axis has no other.
         layout = (
             (ctypes.c_uint64 * rank)(*extent.sizes),
@@ -94,14 +94,7 @@ class EncodedMap:
             (ctypes.c_uint32 * rank)(*map.box),
             (ctypes.c_uint32 * rank)(*(1 for _ in map.box)),
         )
-        swizzle = f"{map.swizzle}B" if map.swizzle else "NONE"
-        options = (
-            int(api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
-            int(getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}")),
-            int(api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
-            int(api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-        )
-        dtype = int(getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[map.dtype]}"))
+        dtype, *options = _constants(map.dtype, map.swizzle)
         self._encode: Callable[[int], int] = lambda address: encode(
             self.location, dtype, rank, address, *layout, *options
         )
@@ -116,6 +109,19 @@ class EncodedMap:
         if not result:
             self.address = address
         return result
+
+
+@functools.cache
+def _constants(dtype: DType, swizzle: int) -> tuple[int, ...]:
+    """The driver's numbers of a map's dtype, and of how it lies and is read."""
+    api, width = driver.api(), f"{swizzle}B" if swizzle else "NONE"
+    return (
+        int(getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[dtype]}")),
+        int(api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+        int(getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{width}")),
+        int(api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+        int(api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+    )
 
 
 @functools.lru_cache(maxsize=1)

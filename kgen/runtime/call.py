@@ -171,8 +171,9 @@ _kernels: dict[tuple[Any, ...], Kernel] = {}
 
 def _loaded(source: Source, index: int) -> Kernel:
     """The kernel on its GPU; one serves all sizes and strides that have the same text. Loaded for good."""
-    key = (index, source.digest, source.params, source.launch)
-    if key not in _kernels:
+    key = index, source.loaded_as
+    kernel = _kernels.get(key)
+    if kernel is None:
         if torch.cuda.is_current_stream_capturing() and not driver.loads_in_captures():
             raise DeviceError(
                 f"{source.entry}: the first call of its kind happens while a CUDA graph is captured, and this driver, of "
@@ -180,5 +181,5 @@ def _loaded(source: Source, index: int) -> Kernel:
                 f"(kgen.warm)"
             )
         binary = compile(source, _target(index).arch, cache=CubinCache())
-        _kernels[key] = load(binary, source, index)
-    return _kernels[key]
+        kernel = _kernels[key] = load(binary, source, index)
+    return kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Graph, Operator, ScalarSpec, TensorSpec
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
-from kgen.dsl.size import Dim, evaluate, symbols_of
+from kgen.dsl.size import Dim, Size, evaluate, symbols_of
 from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime.overlap import overlap, overlaps_itself
 
@@ -110,6 +111,11 @@ def _operand(spec: TensorSpec, x: torch.Tensor) -> Operand:
     return Operand(spec.name, spec.dtype, shape, strides, common_alignment(x.data_ptr()))
 
 
+@functools.lru_cache(maxsize=256)
+def _symbols_of(sizes: tuple[Size, ...]) -> frozenset[str]:
+    return frozenset().union(*map(symbols_of, sizes))
+
+
 def _dense(bound: Problem, spec: TensorSpec, given: Sequence[Operand]) -> Operand:
     """An output as it will be allocated. A size that no input tells is that of the first output given that has it."""
     sizes = dict(bound.sizes)
@@ -117,9 +123,10 @@ def _dense(bound: Problem, spec: TensorSpec, given: Sequence[Operand]) -> Operan
         for d, n in zip(reversed(known.shape.dims), reversed(operand.shape)):
             if isinstance(d, Dim):
                 sizes.setdefault(d.name, n)
-    unknown = sorted(frozenset().union(*map(symbols_of, spec.shape.dims)) - {*sizes})
+    unknown = _symbols_of(spec.shape.dims) - sizes.keys()
     if unknown:
-        raise ArgumentError(f"{bound.graph.name}: no input tells {', '.join(unknown)} of {spec}; give it by out=")
+        told = ", ".join(sorted(unknown))
+        raise ArgumentError(f"{bound.graph.name}: no input tells {told} of {spec}; give it by out=")
     named = tuple(evaluate(d, sizes) for d in spec.shape.dims)
     shape = (*bound.leading, *named) if spec.shape.leading else named
     return Operand(spec.name, spec.dtype, shape, dense_strides(shape))

@@ -47,6 +47,7 @@ _OUT_OF_MEMORY = 2
 _KINDS = {f32: "f", f64: "d", i32: "i", i64: "q"}
 
 
+@functools.lru_cache(maxsize=1024)
 def pointwise_inputs(graph: Graph) -> frozenset[str]:
     """The inputs of which an element of the output needs just the element at its own index."""
     gathered = {

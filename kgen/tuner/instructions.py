@@ -18,10 +18,16 @@ _FIELDS = 8
 _CODES = {op: code for code, op in enumerate(OPS)}
 _GUARD, _ALIVE = len(OPS), len(OPS) + 1
 _REGISTER, _NUMBER, _COLUMN = range(3)
+_STORED = {np.dtype(kind): place for place, kind in enumerate(("f8", "f4", "u2", "u1"))}
+#: Bytes behind the last array, where C++ reads and uses nothing.
+_ROOM = 64
 
 
 class _Column(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("row_stride", ctypes.c_int32), ("last_stride", ctypes.c_int32)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("row_stride", "last_stride", "stored")),
+    ]
 
 
 class _Program(ctypes.Structure):
@@ -147,21 +153,20 @@ class Arrays:
 
     def written(self, about: Any) -> bytes:
         """All arrays, and what they are about in JSON's terms, as `read` takes them."""
-        written = [(array.dtype.str, _narrowest(array)) for array in self.found]
-        head = json.dumps([about, [(kind, array.dtype.str, array.shape) for kind, array in written]]).encode()
+        written = [_narrowest(array) for array in self.found]
+        head = json.dumps([about, [(array.dtype.str, array.shape) for array in written]]).encode()
         whole = struct.pack("<Q", len(head)) + head
-        return b"".join((whole, bytes(-len(whole) % 8), *(_padded(array.tobytes()) for _, array in written)))
+        return b"".join((whole, bytes(-len(whole) % 8), *(_padded(array.tobytes()) for array in written), bytes(_ROOM)))
 
     @classmethod
     def read(cls, data: bytes) -> tuple[Any, Arrays]:
-        """What was `written`."""
+        """What was `written`, each in the least bytes an element."""
         (length,) = struct.unpack_from("<Q", data)
         about, forms = json.loads(data[8 : 8 + length])
         at, found = -(-(8 + length) // 8) * 8, []
-        for kind, narrow, shape in forms:
-            array = np.frombuffer(data, narrow, math.prod(shape), at).reshape(shape)
-            at += -(-array.nbytes // 8) * 8
-            found.append(array.astype(kind, copy=False))
+        for kind, shape in forms:
+            found.append(np.frombuffer(data, kind, math.prod(shape), at).reshape(shape))
+            at += -(-found[-1].nbytes // 8) * 8
         return about, cls(found)
 
 
@@ -229,7 +234,8 @@ def part(about: dict[str, Any], arrays: Arrays, kept: list[Any]) -> Part:
         columns = (_Column * len(program["columns"]))()
         for number, place in enumerate(program["columns"]):
             rows, last = arrays.found[place].shape
-            columns[number] = _Column(arrays.address(place), last if rows > 1 else 0, int(last > 1))
+            stored = _STORED[arrays.found[place].dtype]
+            columns[number] = _Column(arrays.address(place), last if rows > 1 else 0, int(last > 1), stored)
         kept.append(columns)
         code = program["code"]
         one = _Program(

@@ -185,7 +185,8 @@ class Recorded:
     def __init__(self, schedule: type[Schedule], written: bytes) -> None:
         self.schedule = schedule
         about, self._arrays = Arrays.read(written)
-        self._code, self._numbers = (self._arrays.found[about[name]] for name in ("code", "numbers"))
+        self._code, numbers = (self._arrays.found[about[name]] for name in ("code", "numbers"))
+        self._numbers = numbers.astype(np.float64)
         self._inputs, self._tables = about["inputs"], about["tables"]
         self._about = about["parts"]
         self._kept: list[Any] = []

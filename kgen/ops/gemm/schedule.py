@@ -99,15 +99,20 @@ class GemmContext:
 
 def matrix_names(g: Gemm) -> list[str]:
     """Parameter names of a, b, the extras and the outputs. An input that is several of these has a name for each."""
-    own = [identifier(x.operand.name) for x in g.matrices]
-    taken, names = {plain(name) for name in (*own, *scale_names(g))}, list[str]()
+    return list(_matrix_names(tuple(x.operand.name for x in g.matrices), tuple(scale_names(g))))
+
+
+@functools.lru_cache(maxsize=256)
+def _matrix_names(operands: tuple[str, ...], scales: tuple[str, ...]) -> tuple[str, ...]:
+    own = list(map(identifier, operands))
+    taken, names = {plain(name) for name in (*own, *scales)}, list[str]()
     for i, name in enumerate(own):
-        if name in (*names, *scale_names(g)):
+        if name in (*names, *scales):
             name += "_right" if i == 1 else "_beside"
             while plain(name) in taken:
                 name += "_"
         names.append(name)
-    return names
+    return tuple(names)
 
 
 def scale_names(g: Gemm) -> list[str]:
@@ -389,6 +394,7 @@ def _pitches(x: Matrix) -> list[int]:
     return [stride * x.operand.dtype.bytes for stride in (x.row, x.column, *x.batch) if stride != 1]
 
 
+@functools.lru_cache(maxsize=64)
 def left_to_wgmma(problem: Problem, target: Target) -> bool:
     """Whether the target multiplies the problem best by wgmma: operands that TMA can address, on sm_90a."""
     g = describe(problem)

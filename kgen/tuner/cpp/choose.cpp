@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -14,12 +15,14 @@
 #include <numeric>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace {
 
 constexpr int CHUNK = 128;
+constexpr int STEP = 8;  // of lanes that are computed: of rows beyond the last ones are not looked at
 constexpr int FIELDS = 8;
 constexpr unsigned THREADS = 2;  // four were no faster than two on 16 CPUs
 constexpr double NEVER = std::numeric_limits<double>::infinity();
@@ -68,10 +71,15 @@ struct Operand {
   int32_t index() const { return code >> 2; }
 };
 
+// In what the values of a column are stored, the least that holds them all: less memory to read anew in each call.
+enum Stored : int32_t { F64, F32, U16, U8 };
+
 // A column has a value for each row, for each combination of the `last` fields, or for both: `strides` in elements.
+// STEP more may be read behind the last.
 struct Column {
-  const double* data;
+  const void* data;
   int32_t row_stride, last_stride;
+  Stored stored;
 };
 
 struct Program {
@@ -164,10 +172,14 @@ __attribute__((always_inline)) inline double of_two(Op op, double a, double b) {
 struct Values {
   const double* data;
   bool one;  // the same for all lanes
+
+  double at(int lane) const { return data[one ? 0 : lane]; }
 };
 
+// Of `n` lanes, a multiple of STEP.
 template <Op op>
 void apply(double* __restrict to, Values a, Values b, int n) {
+  n = n / STEP * STEP;
   if (a.one && b.one) {
     std::fill_n(to, n, of_two(op, *a.data, *b.data));
   } else if (a.one) {
@@ -181,18 +193,32 @@ void apply(double* __restrict to, Values a, Values b, int n) {
   }
 }
 
+template <bool one_yes, bool one_no>
+void choose(double* __restrict to, const double* condition, const double* yes, const double* no, int n) {
+  n = n / STEP * STEP;
+  for (int i = 0; i < n; ++i) {
+    const double x = yes[one_yes ? 0 : i], y = no[one_no ? 0 : i];
+    to[i] = condition[i] != 0 ? x : y;
+  }
+}
+
 void choose(double* __restrict to, Values condition, Values yes, Values no, int n) {
   if (condition.one) {
     const Values taken = *condition.data != 0 ? yes : no;
     for (int i = 0; i < n; ++i) to[i] = taken.data[taken.one ? 0 : i];
-  } else if (yes.one || no.one) {
-    for (int i = 0; i < n; ++i) {
-      const double x = yes.data[yes.one ? 0 : i], y = no.data[no.one ? 0 : i];
-      to[i] = condition.data[i] != 0 ? x : y;
-    }
+  } else if (yes.one) {
+    (no.one ? choose<true, true> : choose<true, false>)(to, condition.data, yes.data, no.data, n);
   } else {
-    for (int i = 0; i < n; ++i) to[i] = condition.data[i] != 0 ? yes.data[i] : no.data[i];
+    (no.one ? choose<false, true> : choose<false, false>)(to, condition.data, yes.data, no.data, n);
   }
+}
+
+// Whether one of the truth values is 1.
+bool any(const double* values, int n) {
+  n = n / STEP * STEP;
+  uint64_t bits = 0;
+  for (int i = 0; i < n; ++i) bits |= std::bit_cast<uint64_t>(values[i]);
+  return bits != 0;
 }
 
 using Apply = void (*)(double*, Values, Values, int);
@@ -207,6 +233,11 @@ class Best {
  public:
   explicit Best(size_t most) : most_(most) { found_.reserve(most + 1); }
 
+  // Whatever its order.
+  bool may_take(const Found& one) const {
+    return found_.size() < most_ || one.misfit < found_.back().misfit ||
+           (one.misfit == found_.back().misfit && one.seconds <= found_.back().seconds);
+  }
   bool takes(const Found& one) const { return found_.size() < most_ || one < found_.back(); }
   void add(const Found& one) {
     found_.insert(std::upper_bound(found_.begin(), found_.end(), one), one);
@@ -224,19 +255,18 @@ class Machine {
  public:
   explicit Machine(const double* numbers) : numbers_(numbers) {}
 
-  // `rows[i]` and `last[i]` are lane i's; `in_a_row`: rows one after another, all with the first of `last`. False where
-  // an ALIVE finds no lane.
-  bool run(const Program& program, const int32_t* rows, const int32_t* last, int n, bool in_a_row) {
-    program_ = &program, rows_ = rows, last_ = last, n_ = n, in_a_row_ = in_a_row;
+  // `rows[i]` and `last[i]` are those of lane i, of `lanes`. `in_a_row`: `rows[0]` and those after it, all with the
+  // first of `last`. False where an ALIVE finds no lane.
+  bool run(const Program& program, const int32_t* rows, const int32_t* last, int lanes, bool in_a_row) {
+    program_ = &program, rows_ = rows, last_ = last, lanes_ = lanes, in_a_row_ = in_a_row;
+    const int n = n_ = (lanes + STEP - 1) / STEP * STEP;
     registers_.resize(std::max(registers_.size(), static_cast<size_t>(program.registers) * CHUNK));
     gathered_.resize(std::max(gathered_.size(), static_cast<size_t>(program.column_count) * CHUNK));
     columns_.assign(program.column_count, {nullptr, false});
     for (const Instruction* at = program.code; at != program.code + program.count; ++at) {
       const Values a = values({at->a});
       if (at->op == ALIVE) {
-        bool alive = a.one && *a.data != 0;
-        for (int i = 0; !a.one && i < n; ++i) alive |= a.data[i] != 0;
-        if (!alive) return false;
+        if (a.one ? *a.data == 0 : !any(a.data, n)) return false;
       } else if (at->op == WHERE) {
         choose(to(at->to), a, values({at->b}), values({at->c}), n);
       } else {
@@ -246,10 +276,8 @@ class Machine {
     return true;
   }
 
-  double value(int32_t operand, int lane) {
-    const Values found = values({operand});
-    return found.data[found.one ? 0 : lane];
-  }
+  Values values(int32_t operand) { return values(Operand{operand}); }
+  double value(int32_t operand, int lane) { return values(operand).at(lane); }
 
  private:
   double* to(int32_t index) { return &registers_[static_cast<size_t>(index) * CHUNK]; }
@@ -261,11 +289,37 @@ class Machine {
     return found;
   }
   Values lanes(const Column& column, int index) {
-    if (column.row_stride == 0 && (in_a_row_ || column.last_stride == 0)) return {column.data, true};
-    if (in_a_row_ && column.row_stride == 1) return {column.data + rows_[0], false};
-    double* to = &gathered_[static_cast<size_t>(index) * CHUNK];
-    for (int i = 0; i < n_; ++i) {
-      to[i] = column.data[static_cast<int64_t>(rows_[i]) * column.row_stride + last_[i] * column.last_stride];
+    switch (column.stored) {
+      case F32:
+        return lanes<float>(column, index);
+      case U16:
+        return lanes<uint16_t>(column, index);
+      case U8:
+        return lanes<uint8_t>(column, index);
+      default:
+        return lanes<double>(column, index);
+    }
+  }
+  template <typename T>
+  Values lanes(const Column& column, int index) {
+    const T* const data = static_cast<const T*>(column.data);
+    double* __restrict to = &gathered_[static_cast<size_t>(index) * CHUNK];
+    const int n = n_ / STEP * STEP;
+    if (column.row_stride == 0 && (in_a_row_ || column.last_stride == 0)) {
+      to[0] = data[0];
+      return {to, true};
+    }
+    if (in_a_row_ && column.row_stride == 1) {
+      const T* const first = data + rows_[0];
+      if constexpr (std::is_same_v<T, double>) return {first, false};
+      for (int i = 0; i < n; ++i) to[i] = first[i];
+    } else {
+      const int64_t first = in_a_row_ ? rows_[0] : 0;
+      for (int i = 0; i < lanes_; ++i) {
+        const int64_t row = in_a_row_ ? first + i : rows_[i];
+        to[i] = data[row * column.row_stride + last_[i] * column.last_stride];
+      }
+      std::fill(to + lanes_, to + n, to[0]);
     }
     return {to, false};
   }
@@ -273,7 +327,7 @@ class Machine {
   const double* numbers_;
   const Program* program_;
   const int32_t *rows_, *last_;
-  int n_;
+  int lanes_, n_;  // n_: with those up to the next multiple of STEP, of which nobody looks at the results
   bool in_a_row_;
   std::vector<double> registers_, gathered_;
   std::vector<Values> columns_;
@@ -283,11 +337,9 @@ void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
   constexpr int32_t first[CHUNK] = {};
   std::vector<int32_t> rows;
   for (int start = 0; start < part.groups; start += CHUNK) {
-    int32_t groups[CHUNK];
     bool valid[CHUNK];
     const int n = std::min(CHUNK, part.groups - start);
-    std::iota(groups, groups + n, start);
-    if (!machine.run(part.valid, groups, first, n, true)) continue;
+    if (!machine.run(part.valid, &start, first, n, true)) continue;
     for (int i = 0; i < n; ++i) valid[i] = machine.value(part.valid.results[0], i) != 0;
     for (int i = 0; i < n; ++i) {
       for (int row = part.begins[start + i]; valid[i] && row < part.begins[start + i + 1]; ++row) rows.push_back(row);
@@ -295,28 +347,22 @@ void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
   }
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
     // Of rows that lie near each other those between are run too: columns are read as they lie.
-    int32_t near[CHUNK];
     end = std::upper_bound(rows.begin() + begin, rows.end(), rows[begin] + CHUNK - 1) - rows.begin();
     const int span = rows[end - 1] - rows[begin] + 1;
     const bool in_a_row = 2 * static_cast<int>(end - begin) >= span;
     if (in_a_row) {
-      std::iota(near, near + span, rows[begin]);
-      machine.run(part.plain, near, first, span, true);
+      machine.run(part.plain, &rows[begin], first, span, true);
     } else {
       end = std::min(begin + CHUNK, rows.size());
       machine.run(part.plain, &rows[begin], first, static_cast<int>(end - begin), false);
     }
+    const Values seconds = machine.values(part.plain.results[0]), misfit = machine.values(part.plain.results[1]);
     for (size_t i = begin; i < end; ++i) {
       const int lane = in_a_row ? rows[i] - rows[begin] : static_cast<int>(i - begin);
-      const int64_t place = part.places[rows[i]] * part.variants + part.variant;
-      Found one{machine.value(part.plain.results[1], lane),
-                machine.value(part.plain.results[0], lane),
-                (static_cast<int64_t>(part.table) << 40) + place,
-                number,
-                rows[i],
-                0,
-                {}};
-      if (one.seconds < NEVER && best.takes(one)) best.add(one);
+      Found one{misfit.at(lane), seconds.at(lane), 0, number, rows[i], 0, {}};
+      if (!(one.seconds < NEVER) || !best.may_take(one)) continue;
+      one.order = (static_cast<int64_t>(part.table) << 40) + part.places[rows[i]] * part.variants + part.variant;
+      if (best.takes(one)) best.add(one);
     }
   }
 }

@@ -278,18 +278,12 @@ struct Tile {
 template <int BM, int BN, int Splits, int Consumers, typename Rows, bool ByColumns>
 struct SplitKStore {
   static constexpr int BYTES = 0, THREADS = Consumers * 128;
+  static constexpr int NEXT_ROW = ByColumns ? 2 : BN, NEXT_PAIR = ByColumns ? 2 * BM : 2;  // in a tile's sums
   float* partials;
   int* counters;
   int tile_index, split, consumer, thread;
 
   static __device__ __forceinline__ void sync() { ptx::named_barrier_sync<Consumers + 1, THREADS>(); }
-  // The place of a pair in a tile's sums, and the row and the first column of the pair at a place.
-  static __device__ __forceinline__ int place(int row, int column) {
-    return ByColumns ? column / 2 * BM + row : row * (BN / 2) + column / 2;
-  }
-  static __device__ __forceinline__ int2 position(int place) {
-    return ByColumns ? make_int2(place % BM, place / BM * 2) : make_int2(place / (BN / 2), place % (BN / 2) * 2);
-  }
 
   template <int Blocks, int Count, typename Finish, typename Tile>
   __device__ __forceinline__ void operator()(const float (&sums)[Blocks][Count], const Finish& finish, const Tile& tile,
@@ -304,7 +298,7 @@ struct SplitKStore {
         for (int h = 0; h < 2; ++h) {
           const int row = first_row + i * 64 + Rows::row(warp, lane, h);
           const float2 pair = make_float2(sums[i][j * 4 + h * 2], sums[i][j * 4 + h * 2 + 1]);
-          float* const to = tile_sums + split * (BM * BN) + 2 * place(row, j * 8 + lane % 4 * 2);
+          float* const to = tile_sums + split * (BM * BN) + row * NEXT_ROW + j * (4 * NEXT_PAIR) + lane % 4 * NEXT_PAIR;
           __stcg(reinterpret_cast<float2*>(to), pair);
         }
     int* const arrived = counters + tile_index * 2;
@@ -315,12 +309,12 @@ struct SplitKStore {
     constexpr int LANES = add_up_lanes(SHARE, THREADS, Splits);  // threads that add up one pair
     for (int first = 0; first < SHARE; first += THREADS / LANES) {
       const int pair = first + (consumer * 128 + thread) / LANES;
-      const int mine = split * SHARE + pair;
+      const int element = (split * SHARE + pair) * 2;
       float values[2] = {};
       if (pair < SHARE) {
 #pragma unroll 8
         for (int s = lane % LANES; s < Splits; s += LANES) {
-          const float2 v = __ldcg(reinterpret_cast<const float2*>(tile_sums + s * (BM * BN) + 2 * mine));
+          const float2 v = __ldcg(reinterpret_cast<const float2*>(tile_sums + s * (BM * BN) + element));
           values[0] += v.x;
           values[1] += v.y;
         }
@@ -330,8 +324,11 @@ struct SplitKStore {
         values[0] += __shfl_xor_sync(0xffffffff, values[0], distance);
         values[1] += __shfl_xor_sync(0xffffffff, values[1], distance);
       }
-      const int2 at = position(mine);
-      if (pair < SHARE && lane % LANES == 0) finish(values, tile.m0 + at.x, tile.n0 + at.y);
+      if (pair < SHARE && lane % LANES == 0) {
+        const int row = ByColumns ? element / 2 % BM : element / BN;
+        const int n = ByColumns ? element / (2 * BM) * 2 : element % BN;
+        finish(values, tile.m0 + row, tile.n0 + n);
+      }
     }
     sync();
     if (consumer == 0 && thread == 0 && ptx::atomic_add_release(arrived + 1, 1) == Splits - 1) {
@@ -651,7 +648,7 @@ using Store = SplitKStore<BM, BN, 2, CONSUMERS, Rows, true>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, float& result0) { result0 = sum; }
 
-#line 655 "tf32gemm.cu"
+#line 652 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out,
              float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
