@@ -204,7 +204,7 @@ class Source:
 
     @functools.cached_property
     def loaded_as(self) -> str:
-        """Sources of which this is the same are one kernel, once loaded. Text, whose hash is computed once."""
+        """What tells loaded kernels apart: the compiled text, the parameters and the launch. A str, as that keeps its hash."""
         return f"{self.digest} {self.params} {self.launch}"
 
 

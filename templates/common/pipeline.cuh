@@ -74,8 +74,8 @@ struct MulticastPipeline : TmaPipeline<Stages> {
     if (thread < Blocks) ptx::mbarrier_arrive_remote(this->empty + stage * 8, thread);
   }
 
-  // The producer waits until all stages have been read by all blocks: then no other sends tiles or arrivals to this one
-  // any more, which may end without waiting for them.
+  // The producer waits until every block has released all stages. After that no block sends this one tiles or arrivals,
+  // so it may end: CUTLASS's producer_tail.
   __device__ __forceinline__ void drain(PipelineState<Stages> state) const {
 #pragma unroll 1
     for (int stage = 0; stage < Stages; ++stage) {

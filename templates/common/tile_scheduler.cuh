@@ -1,6 +1,7 @@
 // Which output tiles a worker (a block, or a cluster of blocks) computes, and which part of K of each: the tile
-// schedulers of persistent kernels. `for_each(work)` calls `work(WorkTile)` for all that is this worker's. Where a tile
-// is takes divisions: the first one's are done where the scheduler is made, before the blocks of a cluster have met.
+// schedulers of persistent kernels. `for_each(work)` calls `work(WorkTile)` for all that is this worker's. Placing
+// a tile takes integer divisions: those of a worker's first tile are done by the constructor, while the blocks of a
+// cluster wait for each other.
 
 //: WorkTile
 // The sum over tiles k_first to k_last of K for the output tile at (m0, n0). `end`: see the scheduler.

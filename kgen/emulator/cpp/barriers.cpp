@@ -246,7 +246,7 @@ void emu_cluster_arrive(int release) {
   lane->at_cluster = kArrived;
   if (release) {
     come(lane, cluster->arrivals);
-  } else if (checks(lane)) {
+  } else if (checks(lane)) {  // shown are that it has started, and the mbarriers that it has fenced
     cluster->arrivals.add(lane->actor, kStarted);
     for (const MBarrier& barrier : lane->block->mbarriers) {
       if (barrier.shown && barrier.init_actor == lane->actor) cluster->arrivals.add(barrier.actor, barrier.init_time);

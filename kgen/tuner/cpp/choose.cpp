@@ -22,7 +22,7 @@
 namespace {
 
 constexpr int CHUNK = 128;
-constexpr int STEP = 8;  // of lanes that are computed: of rows beyond the last ones are not looked at
+constexpr int STEP = 8;  // lanes are computed in multiples of it; nobody looks at those beyond the last row
 constexpr int FIELDS = 8;
 constexpr unsigned THREADS = 2;  // four were no faster than two on 16 CPUs
 constexpr double NEVER = std::numeric_limits<double>::infinity();

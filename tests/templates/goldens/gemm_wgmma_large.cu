@@ -27,9 +27,9 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
-// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
-// them.
+// Counts this thread as come to the cluster's barrier without showing what it wrote: a release waits until all its
+// stores, TMA's too, are seen by the whole GPU. mbarriers are shown by mbarrier_init_fence. Source: PTX ISA,
+// "barrier.cluster".
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
@@ -346,8 +346,8 @@ struct MulticastPipeline : TmaPipeline<Stages> {
     if (thread < Blocks) ptx::mbarrier_arrive_remote(this->empty + stage * 8, thread);
   }
 
-  // The producer waits until all stages have been read by all blocks: then no other sends tiles or arrivals to this one
-  // any more, which may end without waiting for them.
+  // The producer waits until every block has released all stages. After that no block sends this one tiles or arrivals,
+  // so it may end: CUTLASS's producer_tail.
   __device__ __forceinline__ void drain(PipelineState<Stages> state) const {
 #pragma unroll 1
     for (int stage = 0; stage < Stages; ++stage) {

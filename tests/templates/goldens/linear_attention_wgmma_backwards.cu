@@ -34,9 +34,9 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// Counts this thread as come to the cluster's barrier and shows nothing, for which it would wait until all of its
-// stores, TMA's too, are seen by the whole GPU. New mbarriers are seen nevertheless where mbarrier_init_fence follows
-// them.
+// Counts this thread as come to the cluster's barrier without showing what it wrote: a release waits until all its
+// stores, TMA's too, are seen by the whole GPU. mbarriers are shown by mbarrier_init_fence. Source: PTX ISA,
+// "barrier.cluster".
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
