@@ -35,12 +35,12 @@ def run(
     fields: options.Fields = None,
     gpu: options.Gpu = "auto",
     budget: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="60s|200",
-            help="The most for each problem: a time (60s, 2m, 1h) or a number of trials.",
+            help="The most for each problem, 60s without it, or for a range, 5m: a time (60s, 2m, 1h) or a number of trials.",
         ),
-    ] = "60s",
+    ] = None,
     sampler: Annotated[
         str, typer.Option(metavar="NAME", help="How configs are proposed: posterior, tpe, random or ranking.")
     ] = "posterior",
@@ -91,7 +91,8 @@ def run(
             ranged, lambda text: problems.select(operator, [text], None, dtype, transposed, layout)[0]
         )
         chosen = jobs.of_operator(operator, problems.of_training(operator, asked) if backward else asked)
-    spent = Budget.parse(budget)
+    # A range of one dimension searches some ten problems, 3 to 8 s each, before it times others.
+    spent = Budget.parse(budget if budget is not None else "5m" if ranged else "60s")
     if sampler not in SAMPLERS:
         raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
     here = find_gpu(gpu)

@@ -167,9 +167,9 @@ def folder(tmp_path: Path, user_file: Path, kgen: Kgen, monkeypatch: pytest.Monk
 
 
 def _everything(folder: Path) -> dict[str, bytes | None]:
-    """All but what is kept for the next process (`kgen.codegen.kept`, `kgen.codegen.parsed`), which may be thrown away."""
+    """All but what is kept for the next process (`kgen.codegen.kept`, `kgen.codegen.parsed`, `kgen.tuner.chooser`)."""
     found = {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
-    folders = ("cache/spaces", "cache/rendered", "cache/shipped", "cache/parsed")
+    folders = ("cache/spaces", "cache/rendered", "cache/shipped", "cache/parsed", "cache/choices")
     kept = {name for name in found if name.startswith(folders)}
     if {name for name in found if name.startswith("cache")} == kept | {"cache"}:
         kept.add("cache")

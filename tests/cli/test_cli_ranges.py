@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_runs import Kgen
 
+from kgen.cli import ranges
 from kgen.cli.ranges import Range, is_range
 from kgen.dsl.errors import ArgumentError
+from kgen.tuner.budget import Budget
 
 SCALED = """
 import kgen
@@ -65,6 +68,21 @@ def test_a_range_names_the_shapes_in_it() -> None:
 def test_a_malformed_range_says_what_is_expected(text: str, message: str, kgen: Kgen) -> None:
     with pytest.raises(ArgumentError, match=message):
         Range.parse(text)
+
+
+@pytest.mark.parametrize(("given", "seconds"), [((), 300), (("--budget", "9s"), 9)])
+def test_a_range_has_five_minutes(
+    given: tuple[str, ...], seconds: float, kgen: Kgen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[Budget] = []
+
+    def tune(*args: Any, budget: Budget, **others: Any) -> bool:
+        budgets.append(budget)
+        return False
+
+    monkeypatch.setattr(ranges, "tune", tune)
+    assert kgen("tune", "gelu", "--shape", "...=8..64", "--gpu", "H200", *given).code == 0
+    assert [budget.seconds for budget in budgets] == [seconds]
 
 
 def test_ranges_stand_alone(kgen: Kgen, tmp_path: Path) -> None:
