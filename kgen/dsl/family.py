@@ -141,7 +141,6 @@ def has_kernel(graph: Graph) -> bool:
     return bool(_serving(graph, in_one_launch=True))
 
 
-@functools.lru_cache(maxsize=64)
 def normalised(problem: Problem) -> NormalProblem:
     """The problem as the schedules of its family take it, and as the database knows it; problems that run alike are one.
 
@@ -152,7 +151,7 @@ def normalised(problem: Problem) -> NormalProblem:
 
 def _forget() -> None:
     """What serves a graph may be another family from now on."""
-    for known in (family_of, has_kernel, normalised):
+    for known in (family_of, has_kernel):
         known.cache_clear()
 
 

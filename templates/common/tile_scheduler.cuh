@@ -71,7 +71,8 @@ struct PersistentScheduler {
   const Grid grid;
   const typename Grid::Tile first;
 
-  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid) : grid(grid), first(grid.at(grid.worker)) {}
+  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid)
+      : grid(grid), first(grid.at(min(grid.worker, grid.tiles() - 1))) {}
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {

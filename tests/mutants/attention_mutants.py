@@ -260,7 +260,7 @@ MUTANTS = [
     Mutant("attention-releases-of-one-block", "barrier", _WIDE_HEADS,
            "pipeline_v.init(1, CONSUMERS * Cluster::SIZE);", "pipeline_v.init(1, CONSUMERS);", _MULTICAST),
     Mutant("attention-rows-of-the-first-block", "index", _WIDE_HEADS, "  tile.m0 += Cluster::rank() * 64;\n", "", _MULTICAST),
-    Mutant("attention-block-leaves", "barrier", _WIDE_HEADS, "  Cluster::leave();\n", "", _MULTICAST),
+    Mutant("attention-block-leaves", "barrier", _WIDE_HEADS, "      pipeline_v.drain(state_v);\n", "", _MULTICAST),
     Mutant("attention-atoms-beside-each-other", "index", _WIDE_PARTS, "const int atom = i * Blocks + sharers.place;",
            "const int atom = i + sharers.place;", _MULTICAST),
     Mutant("attention-columns-of-the-first-slice", "index", _WIDE_HEADS,
@@ -368,7 +368,7 @@ MUTANTS = [
     Mutant("attention-cluster-unmet", "race", _SPLITS_CUH,
            "    ptx::cluster_sync();\n    return true;\n", "    return true;\n", _CLUSTER),
     Mutant("attention-cluster-left-early", "race", _SPLITS_CUH,
-           "void close() const { ptx::cluster_sync(); }", "void close() const {}", _CLUSTER),
+           "    ptx::cluster_arrive_relaxed();\n    ptx::cluster_wait();\n", "", _CLUSTER),
     # Rows and heads.
     Mutant("attention-lse-in-base-2", "scale", _TEXT, "(softmax.scale * {literal(math.log(2), f32)})", "softmax.scale", _CAUSAL),
     Mutant("attention-heads-changed-over", "index", _EVALUATION,

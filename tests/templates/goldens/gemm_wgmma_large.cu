@@ -459,7 +459,8 @@ struct PersistentScheduler {
   const Grid grid;
   const typename Grid::Tile first;
 
-  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid) : grid(grid), first(grid.at(grid.worker)) {}
+  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid)
+      : grid(grid), first(grid.at(min(grid.worker, grid.tiles() - 1))) {}
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
@@ -818,7 +819,7 @@ using Store = TmaStore<float, BN, 64, 2, RowMajorStage, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 822 "hgemm.cu"
+#line 823 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
           const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {

@@ -372,7 +372,8 @@ struct PersistentScheduler {
   const Grid grid;
   const typename Grid::Tile first;
 
-  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid) : grid(grid), first(grid.at(grid.worker)) {}
+  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid)
+      : grid(grid), first(grid.at(min(grid.worker, grid.tiles() - 1))) {}
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
@@ -869,7 +870,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 873 "linear_gelu.cu"
+#line 874 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w,
                 const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows,

@@ -396,7 +396,8 @@ struct PersistentScheduler {
   const Grid grid;
   const typename Grid::Tile first;
 
-  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid) : grid(grid), first(grid.at(grid.worker)) {}
+  explicit __device__ __forceinline__ PersistentScheduler(const Grid& grid)
+      : grid(grid), first(grid.at(min(grid.worker, grid.tiles() - 1))) {}
 
   template <typename Work>
   __device__ __forceinline__ void for_each(const Work& work) const {
@@ -751,7 +752,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 755 "fp8gemm_blockwise.cu"
+#line 756 "fp8gemm_blockwise.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fp8gemm_blockwise(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
                       const __grid_constant__ ptx::TensorMap map_out, const float* scale_a, const float* scale_b,
