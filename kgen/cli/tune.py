@@ -91,7 +91,7 @@ def run(
             ranged, lambda text: problems.select(operator, [text], None, dtype, transposed, layout)[0]
         )
         chosen = jobs.of_operator(operator, problems.of_training(operator, asked) if backward else asked)
-    # A range of one dimension searches some ten problems, 3 to 8 s each, before it times others.
+    # A range of one dimension searches some ten problems, 2 to 8 s each, before it times others.
     spent = Budget.parse(budget if budget is not None else "5m" if ranged else "60s")
     if sampler not in SAMPLERS:
         raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")

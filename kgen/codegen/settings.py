@@ -32,7 +32,7 @@ def _cache_dir(given: str | None, *_of_user: str | None) -> Path:
 
 def database() -> str:
     """The tuning database: the URL in KGEN_DATABASE, else the path of a file in the cache folder, which need not exist yet."""
-    return os.environ.get("KGEN_DATABASE") or f"{cache_dir()}{os.sep}tuning.sqlite"
+    return os.environ.get("KGEN_DATABASE") or os.path.join(cache_dir(), "tuning.sqlite")
 
 
 def warm_calls() -> str:

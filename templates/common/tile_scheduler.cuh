@@ -65,7 +65,7 @@ struct TileGrid {
 };
 
 //: PersistentScheduler
-// Worker w takes tiles w, w + workers, ...
+// Worker w takes tiles w, w + workers, ... One past the last tile takes none: its `first` is only placed.
 template <typename Grid>
 struct PersistentScheduler {
   const Grid grid;

@@ -176,7 +176,7 @@ struct Values {
   double at(int lane) const { return data[one ? 0 : lane]; }
 };
 
-// Of `n` lanes, a multiple of STEP.
+// Of `n` lanes, a multiple of STEP, which `n / STEP * STEP` tells the compiler: no lane is computed by itself.
 template <Op op>
 void apply(double* __restrict to, Values a, Values b, int n) {
   n = n / STEP * STEP;
@@ -233,11 +233,6 @@ class Best {
  public:
   explicit Best(size_t most) : most_(most) { found_.reserve(most + 1); }
 
-  // Whatever its order.
-  bool may_take(const Found& one) const {
-    return found_.size() < most_ || one.misfit < found_.back().misfit ||
-           (one.misfit == found_.back().misfit && one.seconds <= found_.back().seconds);
-  }
   bool takes(const Found& one) const { return found_.size() < most_ || one < found_.back(); }
   void add(const Found& one) {
     found_.insert(std::upper_bound(found_.begin(), found_.end(), one), one);
@@ -360,7 +355,7 @@ void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
     for (size_t i = begin; i < end; ++i) {
       const int lane = in_a_row ? rows[i] - rows[begin] : static_cast<int>(i - begin);
       Found one{misfit.at(lane), seconds.at(lane), 0, number, rows[i], 0, {}};
-      if (!(one.seconds < NEVER) || !best.may_take(one)) continue;
+      if (!(one.seconds < NEVER) || !best.takes(one)) continue;  // as if it were the first: most are not taken
       one.order = (static_cast<int64_t>(part.table) << 40) + part.places[rows[i]] * part.variants + part.variant;
       if (best.takes(one)) best.add(one);
     }
