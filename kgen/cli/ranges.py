@@ -199,7 +199,13 @@ def _as_json(one: Range, launch: Problem, outcome: RangeOutcome) -> dict[str, An
         "kernel": launch.graph.name,
         "portfolio": [repr(config) for config in found.portfolio],
         "buckets": [
-            {"sizes": one.told(b.spans), "config": repr(b.config), "regret": b.regret, "stored": is_stored(b)}
+            {
+                "sizes": one.told(b.spans),
+                "config": repr(b.config),
+                "regret": b.regret,
+                "mean": b.mean,
+                "stored": is_stored(b),
+            }
             for b in found.buckets
         ],
         "bound": found.bound,
@@ -227,10 +233,12 @@ def _print(one: Range, launch: Problem, outcome: RangeOutcome, here: Machine, wh
         (one.told(b.spans), _percent(b.regret), config_told(b.config, launch, here.target, whole))
         for b in found.buckets
     ]
-    print_table(("sizes", f"{origin} regret at corners", "config"), rows)
+    print_table(("sizes", f"{origin} regret", "config"), rows)
     left = sum(not is_stored(bucket) for bucket in found.buckets)
     if left:
-        print(f"{left} of them not stored, having a regret above {_percent(WORST)}: more budget would cut them further")
+        print(
+            f"{left} of them not stored, having a mean regret above {_percent(WORST)}: more budget would cut them further"
+        )
     if found.checks:
         print(
             f"{origin} regret at {len(found.checks)} random sizes: p95 {_percent(found.quantile(0.95))}, worst "
@@ -239,7 +247,7 @@ def _print(one: Range, launch: Problem, outcome: RangeOutcome, here: Machine, wh
         )
     else:
         print(
-            f"{origin} regret between the corners: not checked, the budget was used up; bound {_percent(found.bound)}"
+            f"{origin} regret between the timed sizes: not checked, the budget was used up; bound {_percent(found.bound)}"
         )
     if found.unserved:
         print(f"{len(found.unserved)} checked sizes have no config of a bucket, such as {one.told(found.unserved[0])}")

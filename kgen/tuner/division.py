@@ -18,13 +18,23 @@ Point = tuple[int, ...]
 class Bucket(Generic[C]):
     """Sizes that one config serves: all of `spans`, a span for each dimension.
 
-    `timed` are its sizes at which the config was timed. `regret` is the worst at the corners around its sizes.
+    `timed` are its sizes at which the config was timed, `regrets` those at these sizes.
     """
 
     spans: tuple[Span, ...]
     config: C
     timed: tuple[Point, ...]
-    regret: float
+    regrets: tuple[float, ...]
+
+    @property
+    def regret(self) -> float:
+        """The worst that was timed; 0 where nothing was."""
+        return max(self.regrets, default=0.0)
+
+    @property
+    def mean(self) -> float:
+        """The mean of those that were timed."""
+        return sum(self.regrets) / len(self.regrets) if self.regrets else 0.0
 
     def __contains__(self, sizes: Point) -> bool:
         return all(size in span for size, span in zip(sizes, self.spans))
@@ -64,7 +74,7 @@ class Division(Generic[C]):
 
     @property
     def bound(self) -> float:
-        """The worst regret at corners and at checked sizes."""
+        """The worst regret at any size that was timed, checked ones among them."""
         return max((*(b.regret for b in self.buckets), *(c.regret for c in self.checks)), default=0.0)
 
     def quantile(self, share: float) -> float | None:

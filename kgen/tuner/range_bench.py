@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.family import family_of
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.target import Target
@@ -27,6 +26,7 @@ from kgen.tuner.ragged import symbols
 from kgen.tuner.records import gpu_facts, problem_key, toolchain
 from kgen.tuner.roofline import floor_seconds
 from kgen.tuner.run import trial_of
+from kgen.tuner.scored import Scored
 from kgen.tuner.supervisor import Supervisor, WorkerLost
 from kgen.tuning_db import MEASURED, Store
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 #: Regrets of some percent are told apart: between the policies of a trial and of a last round.
 BESIDE_POLICY = Policy(relative=0.005, absolute=0.05e-6, least=20, most=300, seconds=0.4)
-#: A config that the model gives a time so much shorter is worth a search: by so much models are off.
-GAIN = 0.03
 #: The share of what is left of the budget that one search may take.
 _SEARCH = 1 / 8
 
@@ -67,7 +65,9 @@ class RangeBench:
         seed: int = 0,
     ) -> None:
         self.problem, self.target, self.device, self.store, self.budget = problem, target, device, store, budget
-        self._search, self.default, self.within = search, default, within
+        self._search, self._default, self.within = search, default, within
+        self._choices: dict[Point, Schedule | None] = {}
+        self._scored = Scored(target, within)
         self.cache, self.supervise, self.seed = cache or CubinCache(), supervise, seed
         self.begun, self.trials = time.monotonic(), 0
         #: The stored trial of each config at the sizes where it was timed; of a search, where it was found.
@@ -83,16 +83,23 @@ class RangeBench:
         spent = [(self.elapsed, self.budget.seconds), (self.trials, self.budget.trials)]
         return min(1 - used / most for used, most in spent if most is not None)
 
-    def promising(self, sizes: Point, among: Sequence[Schedule]) -> Schedule | None:
-        """The model's choice where its time is more than GAIN below that of all of `among`."""
-        problem = self.problem(sizes)
-        try:
-            config = self.default(problem)
-        except ConfigError:
-            return None
-        modelled = [c.estimate(problem, self.target) for c in among if self._valid(c, problem)]
-        least = min(modelled, default=math.inf)
-        return config if config.estimate(problem, self.target) * (1 + GAIN) < least else None
+    @property
+    def measures(self) -> bool:
+        """Whether there is a GPU."""
+        return self.device is not None
+
+    def choice(self, sizes: Point) -> Schedule | None:
+        """The default of a problem; None where it has none."""
+        if sizes not in self._choices:
+            try:
+                self._choices[sizes] = self._default(self.problem(sizes))
+            except ConfigError:
+                self._choices[sizes] = None
+        return self._choices[sizes]
+
+    def modelled(self, configs: Sequence[Schedule], sizes: Point) -> list[float]:
+        """The model's seconds of each config; inf where it is not valid."""
+        return self._scored.seconds(configs, self.problem(sizes))
 
     def search(self, sizes: Point, first: Sequence[Schedule]) -> Schedule | None:
         """The best config of a tuning of these sizes with a share of what is left."""
@@ -115,17 +122,12 @@ class RangeBench:
 
     def beside(self, sizes: Point, configs: Iterable[Schedule]) -> Mapping[Schedule, float]:
         """Seconds of the configs that are valid at these sizes, and right, by this GPU or by the model."""
-        problem = self.problem(sizes)
-        valid = [config for config in configs if self._valid(config, problem)]
+        given = [*configs]
+        seconds = {config: t for config, t in zip(given, self.modelled(given, sizes)) if t < math.inf}
         if self.device is None:
-            self.trials += len(valid)
-            return {config: config.estimate(problem, self.target) for config in valid}
-        return self._timed(sizes, problem, valid, self.device) if valid else {}
-
-    def _valid(self, config: Schedule, problem: NormalProblem) -> bool:
-        serves = isinstance(config, family_of(problem.graph).schedules) and config.applies(problem)
-        within = self.within is None or any(config in space for space in self.within)
-        return serves and within and not config.broken(problem, self.target)
+            self.trials += len(seconds)
+            return seconds
+        return self._timed(sizes, self.problem(sizes), [*seconds], self.device) if seconds else {}
 
     def _timed(
         self, sizes: Point, problem: NormalProblem, configs: Sequence[Schedule], device: int

@@ -1,15 +1,14 @@
 """Ranges: one config for each part of a range of sizes, from as few measured sizes as will do.
 
-A range of sizes, of one dimension or several, is cut into boxes. At each corner of a box the configs found so far are timed
-beside each other, and a search looks for another where the model promises one. The regret of a config at a size is how much
-longer it takes than the fastest timed there. Where each kernel's time is affine in each size between two corners, the ratio of
-two times is monotone along each side, so that no regret inside a box is above the worst at its corners. A box of which no config
-has a small regret at all corners is cut in two, those first that cost most over most sizes. Real times also have steps, at whole
-waves and tiles: the regret is checked at sizes drawn at random, and where it is too large, that size becomes a corner and the
-cutting goes on.
+The model is asked for its choice at sizes spread over the range, and searches at some of them bring what it does not know. All
+these are the pool. At sizes spread over the range those that may be best there are timed beside each other, and between these
+their times are forecast (forecast.py). The regret of a config at a size is how much longer it takes than the fastest. Few
+configs are chosen of which one has a small regret at each size, and the range is cut into boxes that one of them serves each
+(boxes.py); boxes side by side with the same config are one bucket. Then the buckets' corners are timed, where forecasts decided,
+with further sizes, and all is chosen again, until the regrets that are found so are small. In the end sizes are drawn at random,
+of which nothing learns any more, to say what the regret is.
 
-In the end few configs that serve all boxes are chosen, and boxes side by side with the same config are one bucket. Knows neither
-GPU nor database: a `Bench` times and searches.
+Knows neither GPU nor database: a `Bench` times and searches.
 """
 
 from __future__ import annotations
@@ -17,26 +16,36 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kgen.dsl.span import Span
+from kgen.tuner.boxes import INVALID, Box, Cut, Tree, few, joined
 from kgen.tuner.division import Bucket, Check, Division, Point
+from kgen.tuner.forecast import Forecast
 
 C = TypeVar("C", bound=Hashable)
 #: A regret that is not worth another config: little more than what two timings of one kernel differ by.
 TOLERANCE = 0.02
-#: Checked sizes may have a regret so many times the tolerance before they become corners: times have steps.
-_SLACK = 2.0
-#: Corners next to each other along a side are at most so many times apart, however well one config serves both.
-_RATIO = 4.0
-#: The most points of the grid that _RATIO asks for: of several dimensions it is coarser.
-_GRID = 32
-#: No search looks for more configs than this: each is timed at every size from then on.
-_PORTFOLIO = 12
-#: The share of the budget that is left for checks, and how often they may lead to more corners.
-_CHECKS, _ROUNDS = 0.3, 3
+#: A config that the model gives a time so much shorter is worth a search: by so much models are off.
+GAIN = 0.03
+#: The most configs of a division, and by how much one more must lessen the regret in the mean.
+_PORTFOLIO, _WORTH = 48, 2e-4
+#: The sizes at which the model is asked, of one dimension and of several; beyond them only those that are timed are known of.
+_SAMPLES, _OF_SEVERAL = 256, 512
+#: At a size those are timed that are forecast to take at most so much longer than the best, and no more than so many.
+_NEAR, _RIVALS = 0.15, 8
+#: Searches take no more than this share of the budget, and are at sizes of which one is at least so many times the other.
+_SEARCHES, _APART = 0.2, 1.5
+#: How many sizes are timed, and how many corners of buckets beside them, before buckets are made again.
+_ROUND, _CORNERS = 48, 24
+#: The regrets at which a round ends the rounds, in tolerances: of all but one in twenty of its sizes, and of its worst.
+_MOST, _WORST = 1.0, 3.0
+#: Checks take no more than this share of the budget.
+_CHECKS = 0.4
 
 
 class Bench(Protocol[C]):
@@ -45,8 +54,15 @@ class Bench(Protocol[C]):
     def left(self) -> float:
         """The share of the budget that is left; 0 or less: none."""
 
-    def promising(self, sizes: Point, among: Sequence[C]) -> C | None:
-        """A config that by the model is faster than all of `among`, by more than models are off; None where there is none."""
+    def choice(self, sizes: Point) -> C | None:
+        """The model's choice at some sizes; None where there is none."""
+
+    def modelled(self, configs: Sequence[C], sizes: Point) -> Sequence[float]:
+        """The model's seconds of each config; inf where it is not valid."""
+
+    @property
+    def measures(self) -> bool:
+        """Whether it measures, any config; else its times are the model's, of configs that a search has verified."""
 
     def search(self, sizes: Point, first: Sequence[C]) -> C | None:
         """The best config that a short search finds, which begins with `first`; None where no config is valid."""
@@ -55,211 +71,193 @@ class Bench(Protocol[C]):
         """Seconds of the configs that are valid and right, timed beside each other."""
 
 
-@dataclass(frozen=True)
-class _Box:
-    """The sizes at places `low` to `high` along each axis; `high` itself only where it is the `last` of the span."""
-
-    low: Point
-    high: Point
-    last: tuple[bool, ...]
-
-    @property
-    def end(self) -> Point:
-        """The last place along each axis that belongs to it."""
-        return tuple(h if last else h - 1 for h, last in zip(self.high, self.last))
-
-    def corners(self) -> list[Point]:
-        """Its corners. Along an axis with a single size the next one, which is another box's, says nothing of it."""
-        sides = zip(self.low, self.high, self.end)
-        return [*itertools.product(*((low, high) if end > low else (low,) for low, high, end in sides))]
-
-    def cut(self, axis: int, place: int) -> list[_Box]:
-        """The two parts of it; the first ends before `place`."""
-
-        def changed(values: tuple[int, ...], value: int) -> tuple[int, ...]:
-            return (*values[:axis], value, *values[axis + 1 :])
-
-        first = _Box(self.low, changed(self.high, place), (*self.last[:axis], False, *self.last[axis + 1 :]))
-        return [first, _Box(changed(self.low, place), self.high, self.last)]
-
-    def holds(self, places: Point) -> bool:
-        return all(a <= place <= b for a, place, b in zip(self.low, places, self.end))
-
-
 class _Divider(Generic[C]):
-    """The boxes of a range and the times at their corners."""
+    """The pool of configs of a range, what was timed, and the buckets made of it. Points are sizes, places their indices."""
 
-    def __init__(self, spans: tuple[Span, ...], bench: Bench[C], portfolio: Iterable[C], tolerance: float) -> None:
+    def __init__(self, spans: tuple[Span, ...], bench: Bench[C], known: Iterable[C], tolerance: float) -> None:
         self.spans, self.bench, self.tolerance = spans, bench, tolerance
-        self.portfolio: list[C] = list(portfolio)
-        self.times: dict[Point, dict[C, float]] = {}
-        self.asked: dict[Point, set[C]] = {}
+        self.forecast: Forecast[C] = Forecast(bench.modelled)
+        self.pool: dict[C, None] = dict.fromkeys(known)
+        self.whole = Box((0,) * len(spans), tuple(len(span) - 1 for span in spans))
         several = sum(len(span) > 1 for span in spans)
-        width = sum(math.log(span.high / span.low) for span in spans)
-        steps = max(_GRID ** (1 / several) - 1, 1) if several else 1
-        self.ratio = max(math.log(_RATIO), width / (several or 1) / steps)
-        high = tuple(len(span) - 1 for span in spans)
-        self.boxes = [_Box((0,) * len(spans), high, (True,) * len(spans))]
-        #: The ends are searched, and the middle.
-        self.searched = 2**several + 1
-        self._time_corners(self.boxes[0])
+        count = _SAMPLES if several < 2 else _OF_SEVERAL
+        #: How often each place stands for the range: its ends, then places spread over it; all where there are few.
+        self.samples: dict[Point, int] = dict.fromkeys(self.whole.corners(), 1)
+        if math.prod(map(len, spans)) <= count:
+            self.samples = dict.fromkeys(itertools.product(*(range(len(span)) for span in spans)), 1)
+        self._spread, self._source = _spread(spans), random.Random(0)
+        for places in itertools.islice(_spread(spans), count - len(self.samples)):
+            self.samples[places] = self.samples.get(places, 0) + 1
+        middle = tuple(span.place(math.sqrt(span.low * span.high)) for span in spans)
+        self._to_search = [*dict.fromkeys((*self.whole.corners(), middle))]
+        self._searched: list[Point] = []
 
     def sizes(self, places: Point) -> Point:
         return tuple(span.sizes[place] for span, place in zip(self.spans, places))
 
     # Timing.
 
-    def _time(self, places: Point, again: bool = False) -> None:
-        """Times the portfolio at some sizes, and where it is worth a search what that finds."""
-        sizes, known, found = self.sizes(places), list(self.portfolio), None
-        if not again and len(known) < _PORTFOLIO:
-            promised = self.bench.promising(sizes, known)
-            if promised is not None or len(self.times) < self.searched:
-                found = self.bench.search(sizes, [*known, *([promised] if promised is not None else [])])
-        configs = [*dict.fromkeys((*known, *([found] if found is not None else [])))]
-        self.asked[places] = set(configs)
-        times = self.times[places] = dict(self.bench.beside(sizes, configs))
-        if found in times and found not in known:
-            rivals = [seconds for config, seconds in times.items() if config in known]
-            if not rivals or times[found] * (1 + self.tolerance / 2) < min(rivals):
-                self.portfolio.append(found)
+    def _rivals(self, sizes: Point, also: Iterable[C] = ()) -> list[C]:
+        """The configs that may be best at some sizes, the likeliest first, with `also`."""
+        pool = [*self.pool]
+        (row,) = self.forecast.table(pool, [sizes])
+        bar = row.min(initial=math.inf) + _NEAR
+        likely = [pool[i] for i in row.argsort(kind="stable")[:_RIVALS] if row[i] <= bar and row[i] < math.inf]
+        return [*dict.fromkeys((*likely, *also))]
 
-    def _time_corners(self, box: _Box) -> None:
-        for places in box.corners():
-            if places not in self.times:
-                self._time(places)
+    def time(self, sizes: Point, also: Iterable[C] = ()) -> dict[C, float]:
+        """Times what may be best at some sizes, with the model's choice there; the seconds of all that were timed there."""
+        choice = self.bench.choice(sizes) if self.bench.measures else None
+        if choice is not None:
+            self.pool.setdefault(choice)
+            also = (*also, choice)
+        known = self.forecast.times.get(sizes, {})
+        asked = [config for config in self._rivals(sizes, also) if config not in known]
+        if asked:
+            # The fastest so far is timed again: times are compared that were taken beside each other.
+            asked += [min(known, key=known.__getitem__)] if known else []
+            self.forecast.add(sizes, asked, self.bench.beside(sizes, asked))
+        return {config: t for config, t in self.forecast.times.get(sizes, {}).items() if t < math.inf}
 
-    def _complete(self, box: _Box) -> bool:
-        """Times what wins at one corner at all others, where it was found after they were timed; whether any lacked."""
-        winners = {min(t, key=t.__getitem__) for p in box.corners() if (t := self._own(p))}
-        lacking = [places for places in box.corners() if not winners <= self.asked[places]]
-        for places in lacking:
-            self._time(places, again=True)
-        return bool(lacking)
+    def gather(self) -> None:
+        """Fills the pool: with the model's choices where what is timed is measured, and with what searches find."""
+        if self.bench.measures:
+            for places in self.samples:
+                choice = self.bench.choice(self.sizes(places))
+                if choice is not None:
+                    self.pool.setdefault(choice)
+        while self.bench.left() > 1 - _SEARCHES or not self._searched:
+            spot = self._next_search()
+            if spot is None:
+                return
+            self._searched.append(spot)
+            sizes = self.sizes(spot)
+            found = self.bench.search(sizes, self._rivals(sizes, filter(None, [self.bench.choice(sizes)])))
+            if found is not None:
+                self.pool.setdefault(found)
+                self.time(sizes, [found])
 
-    def _own(self, places: Point) -> dict[C, float]:
-        return {config: seconds for config, seconds in self.times[places].items() if config in self.portfolio}
+    def _next_search(self) -> Point | None:
+        """The ends and the middle; then where the model promises most, and, where measuring is what finds more, afar."""
+        open_ = [places for places in self._to_search if places not in self._searched]
+        if open_:
+            return open_[0]
+        points = {places: self.sizes(places) for places in self.samples if places not in self._searched}
+        if not self.bench.measures:
+            promised = {places: self._promise(sizes) for places, sizes in points.items()}
+            best = max(promised, key=promised.__getitem__, default=None)
+            return best if best is not None and promised[best] > GAIN else None
+        logs = np.log(np.array([self.sizes(places) for places in self._searched], dtype=np.float64))
+        apart = {places: np.abs(logs - np.log(sizes)).max(1).min() for places, sizes in points.items()}
+        furthest = max(apart, key=apart.__getitem__, default=None)
+        return furthest if furthest is not None and apart[furthest] > math.log(_APART) else None
 
-    # Cutting.
+    def _promise(self, sizes: Point) -> float:
+        """How much longer the best of the pool takes than the model's choice, by the model."""
+        choice = self.bench.choice(sizes)
+        if choice is None:
+            return 0.0
+        *pool, promised = self.forecast.modelled([*self.pool, choice], sizes)
+        return min(pool, default=math.inf) - promised
 
-    def refine(self, until: float) -> None:
-        """Cuts boxes until each has a config of little regret, or no more than the share `until` of the budget is left."""
-        while self.bench.left() > until:
-            box = max(self.boxes, key=self._urgency)
-            if self._urgency(box) == (0.0, 0.0):
-                # What was found since a corner was timed may be faster there, or between it and the next.
-                lacking = next((p for p, asked in self.asked.items() if not asked.issuperset(self.portfolio)), None)
-                if lacking is None:
-                    return
-                self._time(lacking, again=True)
-            elif self._wide(box) or not self._complete(box):
-                self._cut(box, *self._middle(box))
+    def learn(self, checks: int) -> None:
+        """Times further sizes and corners of buckets until regrets are small, or no more is left than `checks` will take."""
+        begun, timed = self.bench.left(), len(self.forecast.times)
 
-    def _cut(self, box: _Box, axis: int, place: int) -> None:
-        parts = box.cut(axis, place)
-        for part in parts:
-            self._time_corners(part)
-        self.boxes.remove(box)
-        self.boxes += parts
+        def is_over() -> bool:
+            left, done = self.bench.left(), len(self.forecast.times) - timed
+            return left <= min(_CHECKS, checks * (begun - left) / done if done else _CHECKS)
 
-    def _extent(self, box: _Box, axis: int) -> float:
-        """How many times the sizes differ along an axis, as a logarithm."""
-        sizes = self.spans[axis].sizes
-        return math.log(sizes[box.high[axis]] / sizes[box.low[axis]])
-
-    def _cuttable(self, box: _Box) -> list[int]:
-        return [axis for axis, (a, b) in enumerate(zip(box.low, box.end)) if b > a]
-
-    def _wide(self, box: _Box) -> bool:
-        return any(self._extent(box, axis) > self.ratio + 1e-9 for axis in self._cuttable(box))
-
-    def _weight(self, box: _Box) -> float:
-        """How much of the range it is; a single size counts a little."""
-        return sum(self._extent(box, axis) for axis in range(len(self.spans))) + 1e-3
-
-    def _urgency(self, box: _Box) -> tuple[float, float]:
-        """Wide boxes first, then those that lose most over most sizes; (0, 0) for one that is done."""
-        if not self._cuttable(box):
-            return 0.0, 0.0
-        if self._wide(box):
-            return 1.0, self._weight(box)
-        least = min(self._regrets(box).values(), default=1.0 if any(map(self._own, box.corners())) else 0.0)
-        return 0.0, (min(least, 1.0) * self._weight(box) if least > self.tolerance else 0.0)
-
-    def _middle(self, box: _Box) -> tuple[int, int]:
-        """The axis along which a box is widest, and the place in its geometric middle."""
-        axis = max(self._cuttable(box), key=lambda axis: self._extent(box, axis))
-        low, high = box.low[axis], box.high[axis]
-        sizes = self.spans[axis].sizes
-        middle = self.spans[axis].place(math.sqrt(sizes[low] * sizes[high]))
-        return axis, min(max(middle, low + 1), max(high - 1, low + 1))
-
-    def _regrets(self, box: _Box) -> dict[C, float]:
-        """The worst regret of each config of the portfolio at the corners, of those that are valid at all of them."""
-        corners = [self.times[places] for places in box.corners()]
-        common = [config for config in self.portfolio if all(config in times for times in corners)]
-        return {config: max(t[config] / min(t.values()) - 1 for t in corners) for config in common}
+        while not is_over():
+            buckets = self._chosen()
+            corners = dict.fromkeys(places for box, _ in buckets for places in box.corners())
+            untimed = [places for places in corners if self.sizes(places) not in self.forecast.times]
+            some = self._source.sample(untimed, min(_CORNERS, len(untimed)))
+            places_of_round = dict.fromkeys((*itertools.islice(self._spread, _ROUND), *some))
+            regrets = []
+            for places in places_of_round:
+                if is_over() or self.sizes(places) in self.forecast.times:
+                    continue
+                self.samples.setdefault(places, 1)
+                config = next((config for box, config in buckets if places in box), None)
+                times = self.time(self.sizes(places), [] if config is None else [config])
+                if times:
+                    own = math.inf if config is None else times.get(config, math.inf)
+                    regrets.append(own / min(times.values()) - 1)
+            within = sum(regret <= _MOST * self.tolerance for regret in regrets)
+            if within >= 0.95 * len(regrets) and max(regrets, default=0.0) <= _WORST * self.tolerance:
+                return
 
     # Choosing.
 
-    def buckets(self) -> list[Bucket[C]]:
-        """Few configs that serve all boxes within the tolerance, or as well as any; boxes side by side are joined."""
-        regrets = {box: found for box in self.boxes if (found := self._regrets(box))}
-        enough = {
-            box: {c for c, r in found.items() if r <= max(self.tolerance, min(found.values()))}
-            for box, found in regrets.items()
-        }
-        chosen: dict[_Box, C] = {}
-        while len(chosen) < len(regrets):
-            open_ = [box for box in regrets if box not in chosen]
-            gain = {c: sum(self._weight(box) for box in open_ if c in enough[box]) for c in self.portfolio}
-            widest = max(self.portfolio, key=gain.__getitem__)
-            chosen |= {box: widest for box in open_ if widest in enough[box]}
-        parts = [(box.low, box.end, config, regrets[box][config]) for box, config in chosen.items()]
-        return [self._bucket(*part) for part in sorted(_joined(parts))]
+    def _chosen(self) -> list[tuple[Box, C]]:
+        """Few configs that serve all sizes within the tolerance, or as well as any, with the boxes that they serve."""
+        pool = [config for config in self.pool if self.forecast.timed(config)]
+        samples = [*self.samples]
+        weights = np.array([*self.samples.values()], dtype=np.float64)
+        regrets = _regrets(self.forecast.table(pool, [self.sizes(places) for places in samples]))
+        # A half, so that the boxes between points have room.
+        columns = few(regrets, weights, self.tolerance / 2, _PORTFOLIO, _WORTH)
+        chosen = [pool[column] for column in columns]
+        served = regrets[:, columns]
+        # Nobody serves where nothing is valid: that is a column as well.
+        none = np.where((served >= INVALID).all(1), 0.0, INVALID)
+        tree = Tree(
+            samples, np.column_stack([served, none]), weights, self.tolerance, lambda cut: self._where(cut, chosen)
+        )
+        parts = joined([*tree.leaves(self.whole)])
+        return [(box, chosen[column]) for box, column in sorted(parts) if column < len(chosen)]
 
-    def _bucket(self, low: Point, end: Point, config: C, regret: float) -> Bucket[C]:
-        spans = tuple(span.part(a, b) for span, a, b in zip(self.spans, low, end))
-        inside = [p for p, t in self.times.items() if config in t and all(a <= i <= b for a, i, b in zip(low, p, end))]
-        return Bucket(spans, config, tuple(map(self.sizes, sorted(inside))), regret)
+    def _where(self, cut: Cut, chosen: Sequence[C]) -> int:
+        """The first place of a cut's second part: where its config is forecast to be better, by bisection."""
+        low, high = cut.before[cut.axis], cut.after[cut.axis]
+        configs = [chosen[column] for column in cut.configs if column < len(chosen)]
+        while high - low > 1:
+            middle = (low + high) // 2
+            points = [
+                self.sizes((*side[: cut.axis], middle, *side[cut.axis + 1 :])) for side in (cut.before, cut.after)
+            ]
+            table = self.forecast.table(configs, points).clip(max=INVALID).sum(0)
+            times = iter(table)
+            first, second = (next(times) if column < len(chosen) else INVALID for column in cut.configs)
+            if second < first or (second == first and cut.configs[1] == len(chosen)):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def divided(self) -> list[Bucket[C]]:
+        """The buckets, of sizes."""
+        found = []
+        for box, config in self._chosen():
+            spans = tuple(span.part(a, b) for span, a, b in zip(self.spans, box.low, box.high))
+            inside = Bucket(spans, config, (), ())
+            timed = {
+                s: t
+                for s, t in sorted(self.forecast.times.items())
+                if s in inside and t.get(config, math.inf) < math.inf
+            }
+            regrets = tuple(t[config] / min(t.values()) - 1 for t in timed.values())
+            found.append(Bucket(spans, config, tuple(timed), regrets))
+        return found
 
     # Checking.
 
-    def check(
-        self, buckets: Sequence[Bucket[C]], count: int, source: random.Random
-    ) -> tuple[list[Check[C]], list[Point]]:
-        """Checks of sizes drawn with their logarithms alike likely, all where there are few; and those that nothing serves."""
+    def check(self, buckets: Sequence[Bucket[C]], drawn: Iterable[Point]) -> tuple[list[Check[C]], list[Point]]:
+        """Checks of sizes, until the budget ends; and those of them that nothing serves."""
         done: list[Check[C]] = []
         unserved: list[Point] = []
-        configs = dict.fromkeys(bucket.config for bucket in buckets)
-        for sizes in self._drawn(count, source):
+        for sizes in drawn:
             if self.bench.left() <= 0:
                 break
-            promised = self.bench.promising(sizes, [*configs])
-            times = self.bench.beside(sizes, [*configs, *([promised] if promised is not None else [])])
             bucket = next((bucket for bucket in buckets if sizes in bucket), None)
+            times = self.time(sizes, [] if bucket is None else [bucket.config])
             if bucket is None or bucket.config not in times:
                 unserved.append(sizes)
             else:
                 best = min(times, key=times.__getitem__)
                 done.append(Check(sizes, bucket.config, times[bucket.config], best, times[best]))
         return done, unserved
-
-    def _drawn(self, count: int, source: random.Random) -> list[Point]:
-        if math.prod(map(len, self.spans)) <= count:
-            return [*itertools.product(*(span.sizes for span in self.spans))]
-        low, high = ([math.log(getattr(span, end)) for span in self.spans] for end in ("low", "high"))
-        drawn = ([source.uniform(a, b) for a, b in zip(low, high)] for _ in range(count))
-        return [tuple(s.sizes[s.place(math.exp(x))] for s, x in zip(self.spans, point)) for point in drawn]
-
-    def cut_at(self, sizes: Point) -> None:
-        """Makes sizes inside a box a corner of two, along the axis on which they lie furthest inside."""
-        places = tuple(span.place(size) for span, size in zip(self.spans, sizes))
-        box = next(box for box in self.boxes if box.holds(places))
-        inside = [axis for axis in self._cuttable(box) if places[axis] > box.low[axis]]
-        if inside:
-            axis = max(inside, key=lambda axis: self._extent(box, axis))
-            self._cut(box, axis, places[axis])
 
 
 def divide(
@@ -277,42 +275,53 @@ def divide(
     interrupt (KeyboardInterrupt) ends it too, with what is known by then, or is raised where that is nothing.
     """
     divider = _Divider(tuple(spans), bench, portfolio, tolerance)
-    source = random.Random(seed)
-    checked: list[Check[C]] = []
-    unserved: list[Point] = []
-    buckets: list[Bucket[C]] = []
+    drawn = _drawn(spans, checks, random.Random(seed))
     try:
-        divider.refine(_CHECKS)
-        for further in reversed(range(_ROUNDS)):
-            buckets, before = divider.buckets(), bench.left()
-            checked, unserved = divider.check(buckets, checks, source)
-            worst = sorted(checked, key=lambda check: -check.regret)
-            bad = [check.sizes for check in worst if check.regret > _SLACK * tolerance]
-            spare = before - bench.left()
-            # Sizes that became corners check nothing any more: there must be time to draw others.
-            if not bad or not further or bench.left() < 1.5 * spare:
-                break
-            for sizes in bad:
-                if bench.left() > spare:
-                    divider.cut_at(sizes)
-            divider.refine(spare)
+        divider.gather()
+        divider.learn(len({*drawn}))
     except KeyboardInterrupt:
-        return Division(tuple(divider.buckets()), len(divider.times), (), (), interrupted=True)
-    return Division(tuple(buckets), len(divider.times), tuple(checked), tuple(unserved))
+        buckets = divider.divided()
+        if not buckets:
+            raise
+        return Division(tuple(buckets), len(divider.forecast.times), (), (), interrupted=True)
+    buckets, points = divider.divided(), len(divider.forecast.times)
+    try:
+        checked, unserved = divider.check(buckets, drawn)
+    except KeyboardInterrupt:
+        return Division(tuple(buckets), points, (), (), interrupted=True)
+    return Division(tuple(buckets), points, tuple(checked), tuple(unserved))
 
 
-def _joined(parts: list[tuple[Point, Point, C, float]]) -> list[tuple[Point, Point, C, float]]:
-    """Boxes (first and last places, config, regret) with the same config that make up a larger one, as that one."""
-    found = parts
-    for axis in range(len(parts[0][0]) if parts else 0):
-        rows: dict[tuple[object, ...], list[tuple[Point, Point, C, float]]] = {}
-        for low, end, config, regret in sorted(found, key=lambda part: part[0][axis]):
-            sides = tuple(side[:axis] + side[axis + 1 :] for side in (low, end))
-            row = rows.setdefault((config, *sides), [])
-            if row and row[-1][1][axis] + 1 == low[axis]:
-                first, _, _, other = row.pop()
-                row.append((first, end, config, max(other, regret)))
-            else:
-                row.append((low, end, config, regret))
-        found = [part for row in rows.values() for part in row]
-    return found if len(found) == len(parts) else _joined(found)
+def _regrets(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Regrets by the logarithms of times, [points, configs]; INVALID where a config is not valid."""
+    least = table.min(1, keepdims=True, initial=math.inf)
+    found = np.full_like(table, INVALID)
+    valid = table < math.inf
+    found[valid] = np.minimum(np.expm1((table - np.where(least < math.inf, least, 0.0))[valid]), INVALID)
+    return found
+
+
+def _drawn(spans: Sequence[Span], count: int, source: random.Random) -> list[Point]:
+    """So many sizes of a range, drawn with their logarithms alike likely; all where they are no more."""
+    if math.prod(map(len, spans)) <= count:
+        return [*itertools.product(*(span.sizes for span in spans))]
+    drawn = (_places(spans, [source.random() for _ in spans]) for _ in range(count))
+    return [tuple(span.sizes[place] for span, place in zip(spans, places)) for places in drawn]
+
+
+def _spread(spans: Sequence[Span]) -> Iterator[Point]:
+    """Places spread evenly over a range by their sizes' logarithms, without end, the first few as evenly as all.
+
+    Multiples of the powers of a root of x^(d+1) = x + 1, modulo 1: of one dimension the golden ratio (Roberts, The unreasonable
+    effectiveness of quasirandom sequences, 2018).
+    """
+    root = 2.0
+    for _ in range(64):
+        root = (1 + root) ** (1 / (len(spans) + 1))
+    for n in itertools.count(1):
+        yield _places(spans, [(0.5 + n / root ** (axis + 1)) % 1 for axis in range(len(spans))])
+
+
+def _places(spans: Sequence[Span], shares: Sequence[float]) -> Point:
+    """The places at these shares of a range's extent, by the logarithms of its sizes."""
+    return tuple(s.place(s.low * (s.high / s.low) ** share) for s, share in zip(spans, shares))

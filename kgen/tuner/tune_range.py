@@ -20,8 +20,8 @@ from kgen.tuning_db import MEASURED, MODELLED, BucketRecord, NewBucket, buckets_
 
 #: Sizes that are drawn to check the buckets of a range.
 CHECKS = 32
-#: A bucket of more regret at its corners is not stored, as where the budget ended early: a default may well be better.
-WORST = 0.1
+#: A bucket of more regret in the mean is not stored, as where the budget ended early: a default may well be better.
+WORST = 0.05
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,12 @@ def tune_range(
         sizes = _timed(bucket, bench)
         if sizes is not None:
             problem = bench.problem(sizes)
-            told = {"operands": (problem.origin or problem).key, "regret": round(bucket.regret, 4), **evidence}
+            told = {
+                "operands": (problem.origin or problem).key,
+                "regret": round(bucket.regret, 4),
+                "mean": round(bucket.mean, 4),
+                **evidence,
+            }
             new.append(NewBucket(bench.stored[bucket.config, sizes], axes.spans(bucket), told))
     if new:
         set_buckets(bench.store, new, space_text(bench.within))
@@ -152,7 +157,7 @@ def tune_range(
 
 def is_stored(bucket: Bucket[Schedule]) -> bool:
     """Whether a bucket is good enough to be served."""
-    return bucket.regret <= WORST
+    return bucket.mean <= WORST
 
 
 def portfolio(bench: RangeBench, sizes: Point) -> list[Schedule]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.target import resolve
 from kgen.ops.common.sizes import fill
+from kgen.tuner.scored import Scored
 from kgen.tuner.space import Space, left_out
 
 H200 = resolve("H200")
@@ -41,6 +43,23 @@ def test_space_and_explain_say_the_same(name: str) -> None:
         reasons = [r.rule for r in config.rejections(problem, H200)] if worth else ["worth_searching"]
         assert (config in searched) == (not reasons)
         assert not reasons or reasons[0] in pruned
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_configs_are_scored_together_as_each_by_itself(name: str) -> None:
+    """What the buckets of a range rest on; at other sizes some are not valid."""
+    schedule, source = SCHEDULES[name], random.Random(1)
+    problem = served_by(schedule)
+    valid = Space.valid(schedule, problem, H200)
+    configs = [*{valid.draw(source): None for _ in range(40)}]
+    scored = Scored(H200)
+    for elements, side in ((2**10, 16), (2**20, 256), (2**16, 24)):
+        graph = problem.graph
+        other = family_of(graph).normalise(Problem.dense(graph, fill(graph, elements, side)))
+        alone = [
+            c.estimate(other, H200) if c.applies(other) and not c.broken(other, H200) else math.inf for c in configs
+        ]
+        assert scored.seconds(configs, other) == pytest.approx(alone, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["Elementwise", "Gather", "GatherSum", "MmaGemm", "SimtGemm"])

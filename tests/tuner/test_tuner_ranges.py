@@ -11,16 +11,26 @@ import pytest
 
 from kgen.dsl.span import Span
 from kgen.tuner.division import Division, Point
-from kgen.tuner.ranges import divide
+from kgen.tuner.ranges import TOLERANCE, divide
 
 Cost = Callable[[Point], float]
 
 
 class Made:
-    """A bench of kernels by name with times that are known; every config timed costs one, of `budget`."""
+    """A bench of kernels by name with times that are known; every config timed costs one, of `budget`.
 
-    def __init__(self, costs: Mapping[str, Cost], budget: int = 10**9, blind: bool = False) -> None:
-        self.costs, self.budget, self.blind = costs, budget, blind
+    `model` has other times than `costs` for its choices and forecasts: those of the costs without. `blind`: there are no choices.
+    """
+
+    def __init__(
+        self,
+        costs: Mapping[str, Cost],
+        budget: int = 10**6,
+        model: Mapping[str, Cost] | None = None,
+        measures: bool = True,
+        blind: bool = False,
+    ) -> None:
+        self.costs, self.budget, self.model, self.measures, self.blind = costs, budget, model or costs, measures, blind
         self.spent = 0
         self.searched: list[Point] = []
         self.timed: list[Point] = []
@@ -28,11 +38,15 @@ class Made:
     def left(self) -> float:
         return 1 - self.spent / self.budget
 
-    def promising(self, sizes: Point, among: Sequence[str]) -> str | None:
-        """Knows all; `blind`: promises nothing, so that only the ends and the middle are searched."""
-        best = min(self.costs, key=lambda name: self.costs[name](sizes))
-        least = min((self.costs[name](sizes) for name in among), default=math.inf)
-        return best if not self.blind and self.costs[best](sizes) * 1.03 < least else None
+    def choice(self, sizes: Point) -> str | None:
+        if self.blind:
+            return None
+        return min(
+            (n for n in self.model if self.model[n](sizes) < math.inf), key=lambda n: self.model[n](sizes), default=None
+        )
+
+    def modelled(self, configs: Sequence[str], sizes: Point) -> list[float]:
+        return [self.model[name](sizes) for name in configs]
 
     def search(self, sizes: Point, first: Sequence[str]) -> str | None:
         self.searched.append(sizes)
@@ -45,6 +59,15 @@ class Made:
         self.timed.append(sizes)
         self.spent += len(given)
         return {name: cost for name in given if (cost := self.costs[name](sizes)) < math.inf}
+
+
+def off(costs: Mapping[str, Cost], by: float) -> dict[str, Cost]:
+    """A model of these costs that is off by a factor of up to 1 + `by`, another one for each, that changes slowly."""
+
+    def modelled(number: int, cost: Cost) -> Cost:
+        return lambda sizes: cost(sizes) * (1 + by * math.sin(2.4 * number + 0.5 * sum(map(math.log, sizes))))
+
+    return {name: modelled(number, cost) for number, (name, cost) in enumerate(costs.items())}
 
 
 def spans(*texts: str) -> list[Span]:
@@ -76,52 +99,56 @@ def affine(source: random.Random, count: int, axes: int) -> dict[str, Cost]:
     return made
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_affine_times_have_no_regret_above_the_bound(seed: int) -> None:
-    """Every size is looked at: the ratio of affine times is monotone, so that no size inside is worse than the corners."""
+@pytest.mark.parametrize("seed", range(20))
+def test_times_that_the_model_is_off_by_are_learnt(seed: int) -> None:
+    """Every size is looked at: kernels whose times cross, by a model that is off by up to 10%."""
     costs = affine(random.Random(seed), 8, 1)
-    made = Made(costs)
-    found = divide(spans("1..8192"), made, checks=16, seed=seed)
+    made = Made(costs, model=off(costs, 0.1))
+    found = divide(spans("1..8192"), made, checks=64, seed=seed)
     told = regrets(found, costs, ((m,) for m in range(1, 8193)))
-    assert max(told) <= found.bound + 1e-12
-    assert found.bound <= 0.02
-    assert len(set(made.timed)) < 80
+    assert max(told) <= 0.04
+    assert found.quantile(0.95) <= TOLERANCE  # type: ignore[operator]  # there are checks
+    assert found.bound <= 0.08
+    assert found.points < 120
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_so_it_is_in_two_dimensions(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_so_it_is_in_two_dimensions_but_for_corners(seed: int) -> None:
     costs = affine(random.Random(seed), 6, 2)
-    found = divide(spans("1..200", "64..8192:64"), Made(costs), checks=16, seed=seed)
-    told = regrets(found, costs, itertools.product(range(1, 201), range(64, 8193, 64)))
-    assert max(told) <= found.bound + 1e-12
-    assert found.bound <= 0.02
+    made = Made(costs, model=off(costs, 0.05), budget=4000)
+    found = divide(spans("1..200", "64..8192:64"), made, checks=64, seed=seed)
+    told = sorted(regrets(found, costs, itertools.product(range(1, 201), range(64, 8193, 64))))
+    assert told[int(0.95 * len(told))] <= 0.03
+    assert told[int(0.995 * len(told))] <= 0.08  # where configs cross aslant boxes leave corners
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_times_with_steps_are_within_what_the_checks_tell(seed: int) -> None:
-    """Tiles and waves make steps, of which corners say nothing: the share of worse sizes is below what is told."""
+    """Tiles and waves make steps: the share of worse sizes is below what is told."""
     source = random.Random(seed)
 
     def cost(tile: int, start: float, speed: float) -> Cost:
         return lambda sizes: start + speed * tile**0.6 * math.ceil(math.ceil(sizes[0] / tile) / 8)
 
     costs = {f"t{t}": cost(t, source.uniform(20, 60), source.uniform(1, 2)) for t in (16, 32, 64, 128, 192, 256)}
-    found = divide(spans("1..8192"), Made(costs, budget=1500), checks=64, seed=seed)
-    assert found.checks
+    found = divide(spans("1..8192"), Made(costs, budget=1500, model=off(costs, 0.1)), checks=64, seed=seed)
     assert found.beyond == pytest.approx(1 - 0.05 ** (1 / len(found.checks)))
     drawn = [(round(math.exp(source.uniform(0, math.log(8192)))),) for _ in range(4000)]
-    told, worst = regrets(found, costs, drawn), found.quantile(1.0)
+    told, worst = sorted(regrets(found, costs, drawn)), found.quantile(1.0)
     assert worst is not None
     assert worst <= found.bound
-    beyond = sum(regret > worst + 1e-12 for regret in told) / len(told)
-    assert beyond <= found.beyond + 0.01
+    assert sum(regret > worst + 1e-12 for regret in told) / len(told) <= found.beyond + 0.01
+    assert told[int(0.95 * len(told))] <= 0.03
 
 
-def test_the_ends_and_the_middle_are_searched_and_the_change_is_found() -> None:
+def test_without_a_model_s_choice_searches_find_what_there_is() -> None:
     costs: dict[str, Cost] = {"small": lambda s: 1 + s[0] / 10, "large": lambda s: 100 + s[0] / 100}
     made = Made(costs, blind=True)
     found = divide(spans("1..8192"), made, checks=8)
-    assert made.searched == [(1,), (8192,), (91,)]  # the geometric middle of 1 and 8192 is 90.5
+    assert made.searched[:3] == [(1,), (8192,), (91,)]  # the geometric middle of 1 and 8192 is 90.5
+    assert all(
+        max(a, b) / min(a, b) > 1.4 for (a,), (b,) in itertools.combinations(made.searched, 2)
+    )  # a search of what is near tells no more
     change = (100 - 1) / (1 / 10 - 1 / 100)  # 1,100: there both are alike
     first, second = found.buckets
     assert (first.config, second.config) == ("small", "large")
@@ -131,11 +158,24 @@ def test_the_ends_and_the_middle_are_searched_and_the_change_is_found() -> None:
     assert max(regrets(found, costs, ((m,) for m in range(1, 8193)))) <= 0.02
 
 
-def test_a_sudden_change_is_bisected_to_the_very_size() -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_sudden_change_is_found_to_the_very_size(known: bool) -> None:
+    """The model knows the step; or it does not, and the corners of buckets are timed again and again."""
     costs: dict[str, Cost] = {"tile": lambda s: 10 if s[0] <= 128 else 20, "other": lambda s: 12}
-    found = divide(spans("1..4096"), Made(costs), checks=32)
+    flat: dict[str, Cost] = {"tile": lambda s: 10, "other": lambda s: 12}
+    made = Made(costs, model=costs if known else flat)
+    found = divide(spans("1..4096"), made, checks=32)
     assert [(str(b.spans[0]), b.config) for b in found.buckets] == [("1..128", "tile"), ("129..4096", "other")]
-    assert found.bound == 0.0
+    assert found.bound == 0.0 or not known  # what was timed on the way is told
+
+
+def test_by_the_model_alone_a_search_looks_where_it_promises_most() -> None:
+    costs: dict[str, Cost] = {f"k{i}": lambda s, i=i: 10 + abs(math.log2(s[0]) - 3 * i) for i in range(5)}
+    made = Made(costs, measures=False)
+    found = divide(spans("1..4096"), made, checks=16)
+    assert {made.choice(sizes) for sizes in made.searched} == {*found.portfolio} == {*costs}
+    assert len(made.searched) == 5  # the ends, the middle, and once for each of the other two
+    assert found.bound <= 0.02
 
 
 def test_configs_that_are_alike_are_one_and_buckets_are_joined() -> None:
@@ -176,10 +216,10 @@ def test_the_budget_ends_it_and_what_is_known_is_told() -> None:
     for budget in (10, 40, 80, 160):
         made = Made(costs, budget)
         found = divide(spans("1..8192"), made, checks=32)
-        assert made.spent < budget + 40  # the last search, and one size of all configs
+        assert made.spent < budget + 17  # the last search, and one size of all configs
         assert sum(len(b.spans[0]) for b in found.buckets) == 8192
         assert all(b.regret <= found.bound for b in found.buckets)
-    assert divide(spans("1..8192"), Made(costs, 10), checks=32).quantile(0.95) is None
+    assert divide(spans("1..8192"), Made(costs, 8), checks=32).quantile(0.95) is None
 
 
 def test_what_is_known_from_before_is_timed_first() -> None:
@@ -200,4 +240,4 @@ def test_an_interrupt_keeps_what_is_known() -> None:
     found = divide(spans("1..8192"), Interrupted(costs), checks=4)
     assert found.interrupted
     assert found.checks == ()
-    assert [str(b.spans[0]) for b in found.buckets] == ["1..8192"]
+    assert sum(len(b.spans[0]) for b in found.buckets) == 8192
