@@ -2,13 +2,16 @@
 
 A trial is timed in a race with the best config so far, so that a slow one costs a handful of launches. Such times were taken
 minutes apart; the winner is decided by a last round in which the best few, the default and torch's own kernel take turns.
-Configs within half a percent of the fastest count as equal, and the first of them in the fixed order wins, so that every run
-and every rank comes to the same. The search ends when little is left to find, or with the budget.
+What is timed is a launch that starts when the one before it has ended. Where several take as long so, within two percent, it
+also counts how long they take one after the other, each starting early. Configs within half a percent of the fastest count as
+equal, and the first of them in the fixed order wins, so that every run and every rank comes to the same. The search ends when
+little is left to find, or with the budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -32,8 +35,8 @@ TRIAL_POLICY = Policy()
 FINAL_POLICY = Policy(relative=0.003, absolute=0.05e-6, least=30, most=500, seconds=1.0)
 #: How many of the best take part in the last round.
 FINALISTS = 4
-#: Configs this close to the fastest count as equal to it.
-TIE = 0.005
+#: Configs this close to the fastest count as equal to it; those this close are also timed with early starts.
+TIE, NEAR = 0.005, 0.02
 #: A config so many times slower than the best is not verified to the end: it would take the time of many others.
 SLOW = 20
 #: Seconds that a first run may take beside that: loading a kernel, on a machine whose cores compile others.
@@ -221,12 +224,22 @@ class Measured:
         timed = {config: timings[job.name] for config, job in jobs.items() if not timings[job.name].impossible}
         if not timed:
             raise DeviceError(f"every time of the last round is below {self.floor:g} s, the least this GPU can need")
-        winner = decide(timed, self.candidates.order)
+        winner = decide(timed, self._early({config: jobs[config] for config in near(timed)}), self.candidates.order)
         comparison = {"search": run.search(completed=True, **self._told())} | _comparison(
             winner, timed, default, timings.get(OPPONENT)
         )
         trial = run.refine(self.trials[winner], **times_of(timed[winner], FINAL_POLICY))
         return run.finish(trial, comparison)
+
+    def _early(self, jobs: Mapping[Schedule, Job]) -> dict[Schedule, float]:
+        """Seconds of launches that start early; none where there is one config alone, or the worker fails."""
+        if len(jobs) < 2:
+            return {}
+        try:
+            timings = self.worker.measure(jobs.values(), FINAL_POLICY, 0.0, race=False, early=True)
+        except WorkerLost:
+            return {}
+        return {config: timings[job.name].seconds for config, job in jobs.items()}
 
     def _again(self, config: Schedule) -> Job | None:
         """The job of a finalist; one known from before is compiled and verified anew."""
@@ -242,10 +255,21 @@ class Measured:
             return None
 
 
-def decide(timed: dict[Schedule, Timing], order: Callable[[Schedule], tuple[int, ...]]) -> Schedule:
-    """The winner: of all within TIE of the fastest, the first in the fixed order."""
-    fastest = min(timing.seconds for timing in timed.values())
-    return min((c for c, timing in timed.items() if timing.seconds <= fastest * (1 + TIE)), key=order)
+def near(timed: Mapping[Schedule, Timing]) -> list[Schedule]:
+    """The configs within NEAR of the fastest."""
+    bar = min(timing.seconds for timing in timed.values()) * (1 + NEAR)
+    return [config for config, timing in timed.items() if timing.seconds <= bar]
+
+
+def decide(
+    timed: Mapping[Schedule, Timing], early: Mapping[Schedule, float], order: Callable[[Schedule], tuple[int, ...]]
+) -> Schedule:
+    """The winner: of all within TIE of the fastest, the first in the fixed order. Of those timed with `early` starts, too, the
+    fastest are those with the least geometric mean of both times."""
+    alone = {config: timing.seconds for config, timing in timed.items()}
+    seconds = {config: math.sqrt(alone[config] * t) for config, t in early.items()} or alone
+    fastest = min(seconds.values())
+    return min((config for config, s in seconds.items() if s <= fastest * (1 + TIE)), key=order)
 
 
 def times_of(timing: Timing, policy: Policy) -> dict[str, Any]:

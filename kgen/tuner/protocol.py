@@ -62,13 +62,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Measure:
-    """Time loaded kernels against each other."""
+    """Time loaded kernels against each other; `early`: each launch may start before the one before it, of its like, has ended."""
 
     names: tuple[str, ...]
     policy: Policy
     floor_seconds: float
     keep: tuple[str, ...] = ()
     race: bool = True
+    early: bool = False
 
 
 @dataclass(frozen=True)

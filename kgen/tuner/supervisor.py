@@ -213,15 +213,16 @@ class Supervisor:
         keep: tuple[str, ...] = (),
         race: bool = True,
         extra: tuple[str, ...] = (),
+        early: bool = False,
     ) -> dict[str, Timing]:
-        """Times kernels that were verified, against each other and `extra` (names the worker knows by itself)."""
+        """Times kernels that were verified, against each other and `extra` (names the worker knows by itself); see `Measure`."""
         names = []
         for job in jobs:
             names.append(job.name)
             if job.name not in self._loaded:  # a new worker
                 self._ask(Load(job, verify=False), self.load_limit, Verified)
                 self._loaded.add(job.name)
-        request = Measure((*names, *extra), policy, floor_seconds, keep, race)
+        request = Measure((*names, *extra), policy, floor_seconds, keep, race, early)
         return dict(self._ask(request, self.measure_limit, Measured).timings)
 
     def unload(self, name: str) -> None:

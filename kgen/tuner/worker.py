@@ -83,7 +83,7 @@ class Session:
 
     def measure(self, request: Measure) -> Measured:
         """Times loaded kernels, and the opponent where its name is among them."""
-        candidates = {name: self._launcher(name) for name in request.names}
+        candidates = {name: self._launcher(name, request.early) for name in request.names}
         timings = interleaved(
             candidates,
             sets=len(self.sets),
@@ -98,12 +98,11 @@ class Session:
         )
         return Measured(timings)
 
-    def _launcher(self, name: str) -> Callable[[int], object]:
+    def _launcher(self, name: str, early: bool) -> Callable[[int], object]:
         if name == OPPONENT:
             assert self.opponent is not None, "the opponent was asked for but there is none"
             return self.opponent
-        # Without an early start: what is timed is a launch's own time, not one that overlaps its like.
-        prepared = [self.runners[name].prepare(tensors, self.scalars, early=False) for tensors in self.sets]
+        prepared = [self.runners[name].prepare(tensors, self.scalars, early=early) for tensors in self.sets]
         device = torch.device("cuda", self.device)
         return lambda index: prepared[index](stream=torch.cuda.current_stream(device).cuda_stream)
 

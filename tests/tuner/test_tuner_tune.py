@@ -23,7 +23,7 @@ from kgen.tuner import build as builds
 from kgen.tuner import measured, modelled
 from kgen.tuner.budget import Budget
 from kgen.tuner.candidates import Candidates
-from kgen.tuner.measured import decide
+from kgen.tuner.measured import decide, near
 from kgen.tuner.race import Timing
 from kgen.tuner.records import config_text, gpu_facts, problem_key, read_config, toolchain
 from kgen.tuner.tune import tune
@@ -399,7 +399,13 @@ def test_ties_go_to_the_fixed_order(gelu: Problem, target: Target) -> None:
     def timing(seconds: float) -> Timing:
         return Timing(seconds, seconds, seconds, 30)
 
-    assert decide({c: timing(1.0), b: timing(1.003), a: timing(1.004)}, candidates.order) == a
-    assert decide({c: timing(1.0), b: timing(1.003), a: timing(1.006)}, candidates.order) == b
-    assert decide({c: timing(1.0), b: timing(1.006), a: timing(1.006)}, candidates.order) == c
+    assert decide({c: timing(1.0), b: timing(1.003), a: timing(1.004)}, {}, candidates.order) == a
+    assert decide({c: timing(1.0), b: timing(1.003), a: timing(1.006)}, {}, candidates.order) == b
+    assert decide({c: timing(1.0), b: timing(1.006), a: timing(1.006)}, {}, candidates.order) == c
+    # What takes as long alone and less with early starts wins; what was not near alone has no such time.
+    timed = {c: timing(1.0), b: timing(1.015), a: timing(1.1)}
+    assert near(timed) == [c, b]
+    assert decide(timed, {c: 1.1, b: 0.95}, candidates.order) == b
+    assert decide(timed, {c: 0.97, b: 0.95}, candidates.order) == b  # a tie
+    assert decide(timed, {c: 0.9, b: 0.95}, candidates.order) == c
     assert measured.TIE == 0.005
