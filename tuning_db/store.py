@@ -203,18 +203,13 @@ class Store:
         toolchain: Toolchain | None = None,
         space: str = "",
     ) -> BestRecord | None:
-        """The best config known for a problem on a GPU, or None; of a `space` alone where it is named. A warm call runs no SQL.
+        """The best config known for a problem on a GPU, or None; of a `space` alone where it is named.
 
         Measured comes before modelled, verified before unverified, newer before older. `toolchain` admits only
-        results of the same NVRTC and the same schema; kgen's own version number may differ.
+        results of the same NVRTC and the same schema; kgen's own version number may differ. What is known of an operator is
+        read when it is asked for first, and remembered: another problem of it runs no SQL.
         """
-
-        def look_up() -> BestRecord | None:
-            query = _best_query(gpu, origin, space, m.Problem.key == problem.key, toolchain)
-            records = self._read(lambda session: list(rows.readable(rows.best, session.scalars(query))))
-            return min(records, key=_preference, default=None)
-
-        return self._remembered(("best", problem, gpu, origin, toolchain, space), look_up)
+        return self._bests(problem.digest, gpu, origin, toolchain, space).get(problem.key)
 
     def best_of_operator(
         self,
@@ -224,16 +219,22 @@ class Store:
         toolchain: Toolchain | None = None,
         space: str = "",
     ) -> list[BestRecord]:
-        """The `best` of every problem of the operator with this digest on a GPU, for `nearest`. Remembered likewise."""
+        """The `best` of every problem of the operator with this digest on a GPU, for `nearest`."""
+        return [*self._bests(digest, gpu, origin, toolchain, space).values()]
 
-        def look_up() -> tuple[BestRecord, ...]:
+    def _bests(
+        self, digest: str, gpu: GpuFacts, origin: str | None, toolchain: Toolchain | None, space: str
+    ) -> Mapping[str, BestRecord]:
+        """The `best` of every problem of an operator, by the problem's key."""
+
+        def look_up() -> dict[str, BestRecord]:
             query = _best_query(gpu, origin, space, m.Problem.digest == digest, toolchain).order_by(m.Best.id)
             found: dict[str, list[BestRecord]] = defaultdict(list)
             for record in self._read(lambda session: list(rows.readable(rows.best, session.scalars(query)))):
                 found[record.problem.key].append(record)
-            return tuple(min(records, key=_preference) for records in found.values())
+            return {key: min(records, key=_preference) for key, records in found.items()}
 
-        return list(self._remembered(("operator", digest, gpu, origin, toolchain, space), look_up))
+        return self._remembered(("bests", digest, gpu, origin, toolchain, space), look_up)
 
     def all_best(
         self, gpu: GpuFacts, origin: str, operator: str | None = None, space: str | None = ""

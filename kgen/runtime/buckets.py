@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import normalised
 from kgen.dsl.problem import NormalProblem, Problem, read_operand
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, source_of
 from kgen.tuner import records
 from kgen.tuning_db import MEASURED, BucketRecord, GpuFacts, ProblemKey, shipped_buckets
 
@@ -53,24 +53,30 @@ def _shipped(gpu: GpuFacts) -> Mapping[tuple[str, str], list[BucketRecord]]:
     return by_class
 
 
-#: Whether the kernels of buckets that were asked for are current, by what decides it.
+#: Whether the kernels of buckets are what was timed at the problems of their trials, by what decides it.
 _current: dict[tuple[str, ...], bool] = {}
 
 
 def _is_current(record: BucketRecord, problem: NormalProblem) -> bool:
-    """Whether the kernel of a bucket is still what was timed: at the problem of its trial, whose sizes a source may hold."""
+    """Whether the kernel of a bucket is still what was timed: that of this problem, or at the problem of its trial, whose sizes a
+    source may hold."""
+    config = records.read_config(record.trial.config)
+    if config is None:
+        return False
+    if _digest(config, problem) == record.trial.source_digest:
+        return True
     written = str(record.evidence.get("operands", ""))
     key = (record.problem.digest, record.problem.text, written, record.trial.config.text, record.trial.source_digest)
     if key not in _current:
-        config, timed = records.read_config(record.trial.config), _timed(problem, written, record.problem)
-        _current[key] = bool(config and timed and _digest(config, timed) == record.trial.source_digest)
+        timed = _timed(problem, written, record.problem)
+        _current[key] = bool(timed and _digest(config, timed) == record.trial.source_digest)
     return _current[key]
 
 
 def _digest(config: Schedule, problem: NormalProblem) -> str | None:
     """The digest of a config's source; None where it is not valid any more."""
     try:
-        return str(config.source(problem).digest) if config.applies(problem) else None
+        return str(source_of(config, problem).digest) if config.applies(problem) else None
     except KgenError:
         return None
 

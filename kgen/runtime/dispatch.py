@@ -222,10 +222,13 @@ def check(config: Schedule, problem: NormalProblem, target: Target) -> None:
 def _alike(text: str, found: Iterable[BestRecord]) -> list[BestRecord]:
     """The results whose problems differ from the one written `text` in numbers alone: of the same dtypes and layouts."""
 
-    def form(written: str) -> str:
-        return re.sub(r"\[[^\]]*\]|strides\([^)]*\)|@\d+", "", written)
+    form = _form(text)
+    return [record for record in found if _form(record.problem.text) == form]
 
-    return [record for record in found if form(record.problem.text) == form(text)]
+
+@functools.lru_cache(maxsize=16384)
+def _form(written: str) -> str:
+    return re.sub(r"\[[^\]]*\]|strides\([^)]*\)|@\d+", "", written)
 
 
 def serve(

@@ -52,12 +52,14 @@ class Open:
 class Load:
     """Load a kernel and, unless it was before, verify it. It stays loaded where it is right.
 
-    One run of the problem that takes longer than `patience` seconds ends the verification: the check "slow".
+    One run of the problem that takes longer than `patience` seconds ends the verification: the check "slow". `briefly`: the
+    problem is run as often as a variant of it is; of a kernel that was verified at other sizes.
     """
 
     job: Job
     verify: bool = True
     patience: float | None = None
+    briefly: bool = False
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kgen.tuning_db import TrialRecord
 
 #: Regrets of some percent are told apart: between the policies of a trial and of a last round.
-BESIDE_POLICY = Policy(relative=0.005, absolute=0.05e-6, least=20, most=300, seconds=0.4)
+BESIDE_POLICY = Policy(relative=0.0075, absolute=0.05e-6, least=10, most=200, seconds=0.3)
 #: The share of what is left of the budget that one search may take.
 _SEARCH = 1 / 8
 
@@ -70,6 +70,7 @@ class RangeBench:
         self._scored = Scored(target, within)
         self.cache, self.supervise, self.seed = cache or CubinCache(), supervise, seed
         self.begun, self.trials = time.monotonic(), 0
+        self._verified: set[Schedule] = set()
         #: The stored trial of each config at the sizes where it was timed; of a search, where it was found.
         self.stored: dict[tuple[Schedule, Point], int] = {}
 
@@ -143,12 +144,13 @@ class RangeBench:
                 case = Case(problem, symbols(config, problem, self.target.sm_count))
                 job = Job(config.key, made.source, made.binary, (case,))
                 try:
-                    verdict = worker.load(job)
+                    verdict = worker.load(job, briefly=config in self._verified)
                 except WorkerLost as lost:
                     self._store(problem, trial_of(made, lost.status, MEASURED, lost.evidence))
                     continue
                 if verdict.ok:
                     jobs[config] = job
+                    self._verified.add(config)
                 else:
                     self._store(problem, trial_of(made, "wrong", MEASURED, verdict.evidence))
             try:

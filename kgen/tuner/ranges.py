@@ -34,10 +34,10 @@ TOLERANCE = 0.02
 GAIN = 0.03
 #: The most configs of a division, and by how much one more must lessen the regret in the mean.
 _PORTFOLIO, _WORTH = 48, 2e-4
-#: The sizes at which the model is asked, of one dimension and of several; beyond them only those that are timed are known of.
-_SAMPLES, _OF_SEVERAL = 256, 512
+#: The sizes for which times are forecast, and those of them at which the model is asked for its choice.
+_SAMPLES, _CHOICES = 1024, 256
 #: At a size those are timed that are forecast to take at most so much longer than the best, and no more than so many.
-_NEAR, _RIVALS = 0.15, 8
+_NEAR, _RIVALS = 0.12, 6
 #: Searches take no more than this share of the budget, and are at sizes of which one is at least so many times the other.
 _SEARCHES, _APART = 0.2, 1.5
 #: How many sizes are timed, and how many corners of buckets beside them, before buckets are made again.
@@ -79,14 +79,12 @@ class _Divider(Generic[C]):
         self.forecast: Forecast[C] = Forecast(bench.modelled)
         self.pool: dict[C, None] = dict.fromkeys(known)
         self.whole = Box((0,) * len(spans), tuple(len(span) - 1 for span in spans))
-        several = sum(len(span) > 1 for span in spans)
-        count = _SAMPLES if several < 2 else _OF_SEVERAL
         #: How often each place stands for the range: its ends, then places spread over it; all where there are few.
         self.samples: dict[Point, int] = dict.fromkeys(self.whole.corners(), 1)
-        if math.prod(map(len, spans)) <= count:
+        if math.prod(map(len, spans)) <= _SAMPLES:
             self.samples = dict.fromkeys(itertools.product(*(range(len(span)) for span in spans)), 1)
         self._spread, self._source = _spread(spans), random.Random(0)
-        for places in itertools.islice(_spread(spans), count - len(self.samples)):
+        for places in itertools.islice(_spread(spans), _SAMPLES - len(self.samples)):
             self.samples[places] = self.samples.get(places, 0) + 1
         middle = tuple(span.place(math.sqrt(span.low * span.high)) for span in spans)
         self._to_search = [*dict.fromkeys((*self.whole.corners(), middle))]
@@ -122,7 +120,8 @@ class _Divider(Generic[C]):
     def gather(self) -> None:
         """Fills the pool: with the model's choices where what is timed is measured, and with what searches find."""
         if self.bench.measures:
-            for places in self.samples:
+            some = (*self.whole.corners(), *itertools.islice(_spread(self.spans), _CHOICES))
+            for places in dict.fromkeys(some) if len(self.samples) > _CHOICES else self.samples:
                 choice = self.bench.choice(self.sizes(places))
                 if choice is not None:
                     self.pool.setdefault(choice)
@@ -214,9 +213,8 @@ class _Divider(Generic[C]):
         configs = [chosen[column] for column in cut.configs if column < len(chosen)]
         while high - low > 1:
             middle = (low + high) // 2
-            points = [
-                self.sizes((*side[: cut.axis], middle, *side[cut.axis + 1 :])) for side in (cut.before, cut.after)
-            ]
+            sides = ((*side[: cut.axis], middle, *side[cut.axis + 1 :]) for side in (cut.before, cut.after))
+            points = [*map(self.sizes, dict.fromkeys(sides))]
             table = self.forecast.table(configs, points).clip(max=INVALID).sum(0)
             times = iter(table)
             first, second = (next(times) if column < len(chosen) else INVALID for column in cut.configs)

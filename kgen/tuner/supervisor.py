@@ -198,9 +198,9 @@ class Supervisor:
             self._opened = True
         return self._connection
 
-    def load(self, job: Job, patience: float | None = None) -> Verified:
+    def load(self, job: Job, patience: float | None = None, briefly: bool = False) -> Verified:
         """Loads and verifies a kernel; see `Load`. WorkerLost where it crashed or hung."""
-        verdict = self._ask(Load(job, patience=patience), self.load_limit, Verified)
+        verdict = self._ask(Load(job, patience=patience, briefly=briefly), self.load_limit, Verified)
         if verdict.ok:
             self._loaded.add(job.name)
         return verdict

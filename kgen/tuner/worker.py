@@ -72,7 +72,7 @@ class Session:
         evidence: dict[str, object] = {}
         for case in (*job.cases[1:], job.cases[0]) if request.verify else ():
             runner = Runner(kernel, job.source, case.symbols)
-            repeats = VARIANT_REPEATS if case is not job.cases[0] else GPU_REPEATS
+            repeats = VARIANT_REPEATS if case is not job.cases[0] or request.briefly else GPU_REPEATS
             verdict = self.gate(case.problem).check(runner, repeats, request.patience)
             if not verdict.ok:
                 kernel.close()

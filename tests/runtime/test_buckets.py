@@ -158,8 +158,8 @@ def test_a_source_that_holds_the_size_is_current_where_it_was_timed(store: Store
 def test_a_bucket_whose_problem_cannot_be_made_is_passed_over(store: Store, written: str) -> None:
     timed = kgen.softmax.problem(leading=64, N=1024)
     number = tried(store, timed, dispatch.default(timed, H200).config)
-    set_buckets(store, [NewBucket(number, {"n0": "1..4096", "n1": "1024"}, {"operands": written})])
-    assert dispatch.choose(kgen.softmax.problem(leading=7, N=1024), H200, store).how == "default"
+    set_buckets(store, [NewBucket(number, {"n0": "1..4096", "n1": "8..4096:8"}, {"operands": written})])
+    assert dispatch.choose(kgen.softmax.problem(leading=7, N=512), H200, store).how == "default"
 
 
 def test_a_restricted_operator_takes_buckets_of_its_space_and_members_of_all(store: Store) -> None:
