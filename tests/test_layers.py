@@ -32,7 +32,10 @@ DOORS = {
     "threadpoolctl": ["kgen/tuner/posterior.py"],
     "numpy": [
         f"kgen/tuner/{name}.py"
-        for name in ("best", "columns", "fit", "instructions", "listed", "posterior", "recorded", "traced")
+        for name in (
+            *("best", "boxes", "columns", "fit", "forecast", "instructions", "listed"),
+            *("posterior", "ranges", "recorded", "scored", "traced"),
+        )
     ],
     "sqlalchemy": ["tuning_db/"],
     "alembic": ["tuning_db/"],

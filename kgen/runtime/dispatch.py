@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: The GPU whose limits the emulator's launches keep to: the one with the most features.
 EMULATED = GENERIC["sm_90a"]
+#: The best of another shape is looked at where that is no farther, or its `_worth` is more.
+_NEAR, _LEAST_WORTH = 2.0, 1.005
 
 #: What tunes operators that no name leads to, by the digests of their graphs.
 COMMANDS: dict[str, str] = {}
@@ -111,27 +113,29 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     if bucket is not None:
         return bucket
     modelled = default(problem, target, restriction)
-    for record in nearest(_alike(key.text, known), key.sizes):
+    others = [record for record in nearest(_alike(key.text, known), key.sizes) if _may_serve(record, key.sizes)]
+    shortest = modelled.config.estimate(problem, target) if others else 0.0
+    for record in others:
         config = usable(record, problem, target, within)
-        if config and (
-            record.problem.sizes == key.sizes or _is_worth(config, record, modelled.config, problem, target)
-        ):
+        if config and config.estimate(problem, target) <= shortest * _worth(record, key.sizes):
             return Choice(config, "nearest", record)
     return modelled
 
 
-def _is_worth(config: Schedule, record: BestRecord, modelled: Schedule, problem: NormalProblem, target: Target) -> bool:
-    """Whether the best of another shape may be taken before the default."""
-    shortest = modelled.estimate(problem, target)
-    return bool(config.estimate(problem, target) <= shortest * _worth(record, records.problem_key(problem).sizes))
+def _may_serve(record: BestRecord, sizes: Mapping[str, int]) -> bool:
+    """Whether the best of another shape is worth a look, which takes half a millisecond: it is near, or was worth something."""
+    return distance(record.problem.sizes, sizes) <= _NEAR or _worth(record, sizes) > _LEAST_WORTH
 
 
 def _worth(record: BestRecord, sizes: Mapping[str, int]) -> float:
-    """How many times as long as the default's a model may say that a config takes, for what tuning another shape has shown.
+    """How many times as long as the default's a model may say that a config takes, for what tuning another shape has shown; of
+    the same shape it may say anything.
 
     That is how much faster than that shape's default it was: what the model was wrong by there. Of its logarithm as large a part
     is left as the shapes are alike, none where nothing was measured.
     """
+    if record.problem.sizes == sizes:
+        return math.inf
     gain = max(1.0, record.comparison.get("speedup_over_default", 1.0))
     return math.pow(gain, 1 / distance(record.problem.sizes, sizes))
 

@@ -117,9 +117,11 @@ def test_the_nearest_shape_serves_where_its_config_is_valid(store):
     first, second = default.replace(store="streaming"), default.replace(load="no_allocate")
     put(store, near, H200, first)
     put(store, far, H200, second)
-    for size, expected in ((2**19, first), (2**22, first), (2**13, second), (1, second)):
+    for size, expected in ((2**19, first), (2**21, first), (2**13, second), (2**11, second)):
         choice = dispatch.choose(kgen.gelu.problem(leading=size), H200, store)
         assert (choice.how, choice.config) == ("nearest", expected)
+    # What was worth nothing there is not looked at for a shape that is far.
+    assert dispatch.choose(kgen.gelu.problem(leading=2**23), H200, store).how == "default"
 
 
 def test_a_nearest_config_that_breaks_a_rule_is_passed_over(store):

@@ -63,7 +63,7 @@ def test_few_configs_are_those_that_serve_most() -> None:
     weights = np.array([1.0, 1.0, 1.0, 1.0])
     assert few(regrets, weights, 0.01, 9, 1e-4) == [1, 2]  # of the last nobody serves any
     assert few(regrets, weights, 0.01, 1, 1e-4) == [1]
-    assert few(regrets, np.array([1.0, 1e-4, 1e-4, 1e-4]), 0.01, 9, 1e-3) == [0]
+    assert few(regrets, np.array([1.0, 1e-4, 1e-4, 1e-4]), 0.01, 9, 1e-3) == [1]
     assert few(np.zeros((3, 0)), np.ones(3), 0.01, 9, 1e-4) == []
 
 
