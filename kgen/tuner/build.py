@@ -57,7 +57,7 @@ def build(
     return Built(config, source, binary, found)
 
 
-def _cores() -> int:
+def cores() -> int:
     """The cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
 
@@ -77,7 +77,7 @@ class Builders:
         spared: int = 1,
     ) -> None:
         self.problem, self.target, self.cache, self.with_variants = problem, target, cache, with_variants
-        self.threads = max(1, _cores() - spared)
+        self.threads = max(1, cores() - spared)
         self._waiting: queue.SimpleQueue[Schedule | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Built | BaseException] = queue.SimpleQueue()
         self._pending: dict[Schedule, float] = {}  # submitted and not yet returned, with the time its build began

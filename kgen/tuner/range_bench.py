@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from kgen.dsl.errors import ConfigError
@@ -16,7 +17,7 @@ from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
 from kgen.tuner.budget import Budget
-from kgen.tuner.build import Built, build
+from kgen.tuner.build import COMPILE_LIMIT, Built, build, cores
 from kgen.tuner.division import Point
 from kgen.tuner.measured import impossible, times_of
 from kgen.tuner.outcome import Outcome
@@ -71,8 +72,14 @@ class RangeBench:
         self.cache, self.supervise, self.seed = cache or CubinCache(), supervise, seed
         self.begun, self.trials = time.monotonic(), 0
         self._verified: set[Schedule] = set()
+        self._compiling = ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="kgen-ahead")
+        self._ahead: dict[Schedule, Future[Built]] = {}
         #: The stored trial of each config at the sizes where it was timed; of a search, where it was found.
         self.stored: dict[tuple[Schedule, Point], int] = {}
+
+    def close(self) -> None:
+        """Drops what is to be compiled yet."""
+        self._compiling.shutdown(wait=False, cancel_futures=True)
 
     @property
     def elapsed(self) -> float:
@@ -90,12 +97,16 @@ class RangeBench:
         return self.device is not None
 
     def choice(self, sizes: Point) -> Schedule | None:
-        """The default of a problem; None where it has none."""
+        """The default of a problem; None where it has none. It is compiled into the cache meanwhile, to be timed soon."""
         if sizes not in self._choices:
+            problem = self.problem(sizes)
             try:
-                self._choices[sizes] = self._default(self.problem(sizes))
+                config = self._choices[sizes] = self._default(problem)
             except ConfigError:
                 self._choices[sizes] = None
+                return None
+            if self.measures and config not in self._ahead:
+                self._ahead[config] = self._compiling.submit(build, config, problem, self.target, self.cache)
         return self._choices[sizes]
 
     def modelled(self, configs: Sequence[Schedule], sizes: Point) -> list[float]:
@@ -137,6 +148,8 @@ class RangeBench:
         with self.supervise(Open(problem, device, self.target.l2_bytes, self.seed)) as worker:
             worker.start()
             for config in configs:
+                if config in self._ahead:
+                    wait([self._ahead[config]], COMPILE_LIMIT)
                 made = built[config] = build(config, problem, self.target, self.cache)
                 if made.status != "ok" or made.binary is None:
                     self._store(problem, trial_of(made, made.status, MEASURED, {"message": made.reason}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,7 +136,8 @@ def tune_range(
     which none of `parts` has.
     """
     axes = Axes(names, spans, bench.problem)
-    found = divide(spans, bench, checks=checks, portfolio=known, seed=seed)
+    with contextlib.closing(bench):
+        found = divide(spans, bench, checks=checks, portfolio=known, seed=seed)
     evidence = _evidence(found)
     new = []
     for bucket in filter(is_stored, found.buckets):

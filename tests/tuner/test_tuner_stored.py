@@ -88,7 +88,7 @@ def test_an_interrupted_run_names_the_best_that_is_stored(
 ) -> None:
     """Ctrl-C comes as the best trial is stored, and before the search has heard of it."""
     monkeypatch.setenv("FAKE_WORKER", "good")
-    monkeypatch.setattr(builds, "_cores", lambda: threads + 1)
+    monkeypatch.setattr(builds, "cores", lambda: threads + 1)
     slow_first = sorted(Candidates(gelu, target).ranking[:40], key=lambda c: c.threads != 1024)
     outcome = measure(
         gelu, target, store, cubins, log, Budget(trials=40), progress=Stopped(KeyboardInterrupt, 1), some=slow_first

@@ -364,7 +364,7 @@ def test_the_default_is_tried_however_short_the_time_and_long_its_build(
     gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_WORKER", "good")
-    monkeypatch.setattr(builds, "_cores", lambda: 4)
+    monkeypatch.setattr(builds, "cores", lambda: 4)
     real, default = builds.nvrtc, Candidates(gelu, target).default
 
     def slow(source: Any, arch: Any, **options: Any) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tuner_runs import FAKE
@@ -18,7 +21,10 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.span import Span
 from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
+from kgen.tuner import build as builds
+from kgen.tuner import range_bench
 from kgen.tuner.budget import Budget
+from kgen.tuner.build import Built
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.division import Bucket, Point
 from kgen.tuner.measured import Measured
@@ -142,6 +148,29 @@ def test_the_model_tells_of_any_config_at_any_sizes(make: Make, some: list[Sched
     assert bench.choice((2**26,)) == some[1]
     assert bench.modelled(some, (2**26,)) == [config.estimate(gelu((2**26,)), target) for config in some]
     assert bench.modelled([], (2**26,)) == []
+
+
+def test_what_the_model_chooses_is_compiled_before_it_is_timed(
+    make: Make, some: list[Schedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[tuple[Schedule, bool]] = []
+    begun = threading.Event()
+
+    def build(config: Schedule, *args: Any) -> Built:
+        ahead = threading.current_thread() is not threading.main_thread()
+        if ahead:
+            assert begun.wait(60)
+        made = builds.build(config, *args)
+        built.append((config, ahead))
+        return made
+
+    monkeypatch.setattr(range_bench, "build", build)
+    bench = make(Budget(trials=10), default=some[0])
+    with contextlib.closing(bench):
+        assert bench.choice((2**20,)) == bench.choice((2**21,)) == some[0]
+        threading.Timer(0.2, begun.set).start()
+        assert [*bench.beside((2**22,), some[:2])] == some[:2]
+    assert built == [(some[0], True), (some[0], False), (some[1], False)]
 
 
 def test_a_bucket_of_much_regret_is_not_stored() -> None:
