@@ -1,6 +1,7 @@
 """The bench of a range: configs at sizes of it, timed on a GPU beside each other, or by the model where there is none.
 
-What is timed is verified at that size before, as in any tuning, and stored as trials; a search is a tuning of one problem.
+What is timed is verified at that size before, with fewer runs where the config was right at another, and stored as trials; a
+search is a tuning of one problem.
 """
 
 from __future__ import annotations
