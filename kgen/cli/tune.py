@@ -52,6 +52,9 @@ def run(
     checks: Annotated[
         int, typer.Option(metavar="N", min=1, help="Of a range: at how many random sizes its buckets are checked.")
     ] = 32,
+    kernels: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Of a range: of how many kernels its buckets are at most.")
+    ] = 48,
     whole: options.Whole = False,
     json: options.Json = False,
 ) -> None:
@@ -101,7 +104,7 @@ def run(
     with machine.open_database(db) as store:
         _tell(here)
         if ranged:
-            _tune_ranges(operator, pieces, here, store, spent, sampler, checks, whole, json)
+            _tune_ranges(operator, pieces, here, store, spent, sampler, checks, kernels, whole, json)
             return
         if op is None:
             chosen = jobs.of_notes(store, here.target)
@@ -147,6 +150,7 @@ def _tune_ranges(
     budget: Budget,
     sampler: str,
     checks: int,
+    kernels: int,
     whole: bool,
     json: bool,
 ) -> None:
@@ -166,6 +170,7 @@ def _tune_ranges(
                 budget=budget,
                 sampler=sampler,
                 checks=checks,
+                kernels=kernels,
                 progress=shown,
                 idle=idle,
             )

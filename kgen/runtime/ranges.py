@@ -18,6 +18,7 @@ from kgen.tuner.division import Point
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
 from kgen.tuner.range_bench import RangeBench
+from kgen.tuner.ranges import KERNELS
 from kgen.tuner.records import gpu_facts, problem_key, space_text
 from kgen.tuner.supervisor import IdleWorkers, Supervisor
 from kgen.tuner.tune import tune
@@ -35,6 +36,7 @@ def tune_range_on(
     *,
     budget: Budget,
     checks: int = CHECKS,
+    kernels: int = KERNELS,
     sampler: str = "posterior",
     progress: Progress | None = None,
     idle: IdleWorkers | None = None,
@@ -70,7 +72,7 @@ def tune_range_on(
     if here.device is not None:  # by the model alone only what a search has compiled and verified takes part
         served = [dispatch.choose(normal(end), here.target, store, restriction).config for end in ends]
         known = dict.fromkeys([*portfolio(bench, ends[1]), *served])
-    return tune_range(names, spans, bench, checks=checks, known=known)
+    return tune_range(names, spans, bench, checks=checks, kernels=kernels, known=known)
 
 
 def corners(

@@ -32,8 +32,8 @@ C = TypeVar("C", bound=Hashable)
 TOLERANCE = 0.02
 #: A config that the model gives a time so much shorter is worth a search: by so much models are off.
 GAIN = 0.03
-#: The most configs of a division, and by how much one more must lessen the regret in the mean.
-_PORTFOLIO, _WORTH = 48, 2e-4
+#: The most configs of a division where nothing else is asked for, and by how much one more must lessen the regret in the mean.
+KERNELS, _WORTH = 48, 2e-4
 #: The sizes for which times are forecast, and those of them at which the model is asked for its choice.
 _SAMPLES, _CHOICES = 1024, 256
 #: At a size those are timed that are forecast to take at most so much longer than the best, and no more than so many.
@@ -74,8 +74,10 @@ class Bench(Protocol[C]):
 class _Divider(Generic[C]):
     """The pool of configs of a range, what was timed, and the buckets made of it. Points are sizes, places their indices."""
 
-    def __init__(self, spans: tuple[Span, ...], bench: Bench[C], known: Iterable[C], tolerance: float) -> None:
-        self.spans, self.bench, self.tolerance = spans, bench, tolerance
+    def __init__(
+        self, spans: tuple[Span, ...], bench: Bench[C], known: Iterable[C], tolerance: float, kernels: int
+    ) -> None:
+        self.spans, self.bench, self.tolerance, self.kernels = spans, bench, tolerance, kernels
         self.forecast: Forecast[C] = Forecast(bench.modelled)
         self.pool: dict[C, None] = dict.fromkeys(known)
         self.whole = Box((0,) * len(spans), tuple(len(span) - 1 for span in spans))
@@ -196,7 +198,7 @@ class _Divider(Generic[C]):
         weights = np.array([*self.samples.values()], dtype=np.float64)
         regrets = _regrets(self.forecast.table(pool, [self.sizes(places) for places in samples]))
         # A half, so that the boxes between points have room.
-        columns = few(regrets, weights, self.tolerance / 2, _PORTFOLIO, _WORTH)
+        columns = few(regrets, weights, self.tolerance / 2, self.kernels, _WORTH)
         chosen = [pool[column] for column in columns]
         served = regrets[:, columns]
         # Nobody serves where nothing is valid: that is a column as well.
@@ -264,15 +266,17 @@ def divide(
     *,
     checks: int,
     portfolio: Iterable[C] = (),
+    kernels: int = KERNELS,
     tolerance: float = TOLERANCE,
     seed: int = 0,
 ) -> Division[C]:
     """The buckets of a range: of as many dimensions as there are `spans`, checked at up to `checks` random sizes.
 
-    `portfolio`: configs to time from the beginning, such as those of an earlier division. It ends with the bench's budget; an
-    interrupt (KeyboardInterrupt) ends it too, with what is known by then, or is raised where that is nothing.
+    They are of `kernels` configs at most. `portfolio`: configs to time from the beginning, such as those of an earlier division.
+    It ends with the bench's budget; an interrupt (KeyboardInterrupt) ends it too, with what is known by then, or is raised where
+    that is nothing.
     """
-    divider = _Divider(tuple(spans), bench, portfolio, tolerance)
+    divider = _Divider(tuple(spans), bench, portfolio, tolerance, kernels)
     drawn = _drawn(spans, checks, random.Random(seed))
     try:
         divider.gather()

@@ -15,7 +15,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.span import Span
 from kgen.tuner.division import Bucket, Division, Point
 from kgen.tuner.range_bench import RangeBench
-from kgen.tuner.ranges import divide
+from kgen.tuner.ranges import KERNELS, divide
 from kgen.tuner.records import gpu_facts, problem_key, read_config, space_text, toolchain
 from kgen.tuning_db import MEASURED, MODELLED, BucketRecord, NewBucket, buckets_of, set_buckets
 
@@ -126,18 +126,19 @@ def tune_range(
     bench: RangeBench,
     *,
     checks: int = CHECKS,
+    kernels: int = KERNELS,
     known: Iterable[Schedule] = (),
     seed: int = 0,
 ) -> RangeOutcome:
     """Divides a range into buckets, and stores them in place of those that lay within it.
 
-    `spans` are the sizes of each of `names`; `known`: configs to time from the beginning. It ends with the bench's budget, and
-    after an interrupt keeps what is known by then. Raises what `kgen.tuner.tune.tune` raises, and the ArgumentError of `Axes`,
-    which none of `parts` has.
+    `spans` are the sizes of each of `names`, `kernels` the most configs of its buckets; `known`: configs to time from the
+    beginning. It ends with the bench's budget, and after an interrupt keeps what is known by then. Raises what
+    `kgen.tuner.tune.tune` raises, and the ArgumentError of `Axes`, which none of `parts` has.
     """
     axes = Axes(names, spans, bench.problem)
     with contextlib.closing(bench):
-        found = divide(spans, bench, checks=checks, portfolio=known, seed=seed)
+        found = divide(spans, bench, checks=checks, portfolio=known, kernels=kernels, seed=seed)
     evidence = _evidence(found)
     new = []
     for bucket in filter(is_stored, found.buckets):

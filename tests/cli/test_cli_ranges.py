@@ -70,19 +70,21 @@ def test_a_malformed_range_says_what_is_expected(text: str, message: str, kgen: 
         Range.parse(text)
 
 
-@pytest.mark.parametrize(("given", "seconds"), [((), 300), (("--budget", "9s"), 9)])
-def test_a_range_has_five_minutes(
-    given: tuple[str, ...], seconds: float, kgen: Kgen, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "seconds", "kernels"), [((), 300, 48), (("--budget", "9s", "--kernels", "12"), 9, 12)]
+)
+def test_a_range_has_five_minutes_and_48_kernels(
+    given: tuple[str, ...], seconds: float, kernels: int, kgen: Kgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budgets: list[Budget] = []
+    asked: list[tuple[float | None, int]] = []
 
-    def tune(*args: Any, budget: Budget, **others: Any) -> bool:
-        budgets.append(budget)
+    def tune(*args: Any, budget: Budget, kernels: int, **others: Any) -> bool:
+        asked.append((budget.seconds, kernels))
         return False
 
     monkeypatch.setattr(ranges, "tune", tune)
     assert kgen("tune", "gelu", "--shape", "...=8..64", "--gpu", "H200", *given).code == 0
-    assert [budget.seconds for budget in budgets] == [seconds]
+    assert asked == [(seconds, kernels)]
 
 
 def test_ranges_stand_alone(kgen: Kgen, tmp_path: Path) -> None:

@@ -169,6 +169,17 @@ def test_a_sudden_change_is_found_to_the_very_size(known: bool) -> None:
     assert found.bound == 0.0 or not known  # what was timed on the way is told
 
 
+def test_buckets_are_of_no_more_kernels_than_are_allowed() -> None:
+    """Of five kernels, each the best of a part, the two that lose least."""
+    costs: dict[str, Cost] = {f"k{i}": lambda s, i=i: 10 + abs(math.log2(s[0]) - 3 * i) for i in range(5)}
+    all_, two = (divide(spans("1..4096"), Made(costs, 3000), checks=16, kernels=kernels) for kernels in (48, 2))
+    assert {*all_.portfolio} == {*costs}
+    assert two.portfolio == ("k1", "k3")
+    assert all_.bound <= TOLERANCE < 0.2 < two.bound < 0.35
+    assert [bucket.config for bucket in two.buckets] == ["k1", "k3"]
+    assert abs(two.buckets[1].spans[0].low - 64) <= 1  # both take 13
+
+
 def test_by_the_model_alone_a_search_looks_where_it_promises_most() -> None:
     costs: dict[str, Cost] = {f"k{i}": lambda s, i=i: 10 + abs(math.log2(s[0]) - 3 * i) for i in range(5)}
     made = Made(costs, measures=False)
