@@ -42,8 +42,9 @@ _NEAR, _RIVALS = 0.12, 6
 _SEARCHES, _APART = 0.2, 1.5
 #: How many sizes are timed, and how many corners of buckets beside them, before buckets are made again.
 _ROUND, _CORNERS = 48, 24
-#: The regrets at which a round ends the rounds, in tolerances: of all but one in twenty of its sizes, and of its worst.
-_MOST, _WORST = 1.0, 3.0
+#: A round ends the rounds where the regret is within the tolerance at all but one in twenty of its sizes, and at its worst
+#: within so many tolerances.
+_WORST = 3.0
 #: Checks take no more than this share of the budget.
 _CHECKS = 0.4
 
@@ -185,7 +186,7 @@ class _Divider(Generic[C]):
                 if times:
                     own = math.inf if config is None else times.get(config, math.inf)
                     regrets.append(own / min(times.values()) - 1)
-            within = sum(regret <= _MOST * self.tolerance for regret in regrets)
+            within = sum(regret <= self.tolerance for regret in regrets)
             if within >= 0.95 * len(regrets) and max(regrets, default=0.0) <= _WORST * self.tolerance:
                 return
 
