@@ -33,8 +33,8 @@ DOORS = {
     "numpy": [
         f"kgen/tuner/{name}.py"
         for name in (
-            *("best", "boxes", "columns", "fit", "forecast", "instructions", "listed"),
-            *("posterior", "ranges", "recorded", "scored", "traced"),
+            *("best", "boxes", "columns", "covering", "fit", "forecast", "instructions", "listed"),
+            *("posterior", "ranges", "recorded", "recorder", "scored", "traced"),
         )
     ],
     "sqlalchemy": ["tuning_db/"],

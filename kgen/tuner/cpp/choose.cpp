@@ -25,6 +25,7 @@ constexpr int CHUNK = 128;
 constexpr int STEP = 8;  // lanes are computed in multiples of it; nobody looks at those beyond the last row
 constexpr int FIELDS = 8;
 constexpr unsigned THREADS = 2;  // four were no faster than two on 16 CPUs
+constexpr int64_t FEW = 2048;    // rows that one thread has done before another has started
 constexpr double NEVER = std::numeric_limits<double>::infinity();
 
 // In the order of OPS in kgen/tuner/traced.py; the last two are of programs alone.
@@ -365,7 +366,10 @@ void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
 // The best `most` rows of all parts with plain `last` fields. Threads take parts in turn; which one takes a part does
 // not matter, as no two rows are equal. On a host of two CPUs a second thread gained nothing.
 Best plain_rows_of(const Part* parts, int count, const double* numbers, size_t most) {
-  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, THREADS);
+  int64_t rows = 0;
+  for (int i = 0; i < count; ++i) rows += parts[i].begins[parts[i].groups];
+  const unsigned worth = rows <= FEW ? 1 : THREADS;
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, worth);
   std::vector<Best> found(threads, Best(most));
   std::atomic<int> next{0};
   const auto take = [&](Best& best) {
