@@ -185,6 +185,7 @@ def test_a_recording_gives_way_to_a_call_that_is_under_way(monkeypatch: pytest.M
     monkeypatch.setattr(recorded, "found_on_disk", lambda schedule, of, target: None)
     monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: make())
     monkeypatch.setattr(recorded, "_known", {})
+    monkeypatch.setattr(recorder, "_PAUSE", 1.0)
     chosen = by_columns(kgen.WgmmaGemm, problem, H200, 32, 1)
     with recorder.paused():
         recorded.record(kgen.WgmmaGemm, problem, H200, 32, chosen)
@@ -192,6 +193,17 @@ def test_a_recording_gives_way_to_a_call_that_is_under_way(monkeypatch: pytest.M
         assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
     recorded.wait()
     assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) == chosen
+
+
+def test_a_call_that_compiles_is_not_waited_for() -> None:
+    with recorder.paused():
+        begun = time.monotonic()
+        recorder.rest()
+        assert time.monotonic() - begun >= 0.015
+        begun = time.monotonic()
+        for _ in range(100):
+            recorder.rest()
+        assert time.monotonic() - begun < 0.5
 
 
 def test_a_traced_problem_is_in_no_cache_of_others() -> None:
