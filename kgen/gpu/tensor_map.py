@@ -87,16 +87,12 @@ class EncodedMap:
         self.location = -(-ctypes.addressof(self._memory) // _SIZE) * _SIZE
         encode, self._replace = functions()
         width, rank = map.dtype.bytes, len(map.box)
+        wide, ones, box = _arrays(map.box)
         # The stride of the contiguous axis is not among those that the driver takes; a map of one axis has no other.
-        layout = (
-            (ctypes.c_uint64 * rank)(*extent.sizes),
-            (ctypes.c_uint64 * rank)(*(s * width for s in extent.strides)),
-            (ctypes.c_uint32 * rank)(*map.box),
-            (ctypes.c_uint32 * rank)(*(1 for _ in map.box)),
-        )
+        sizes, strides = wide(*extent.sizes), wide(*[s * width for s in extent.strides])
         dtype, *options = _constants(map.dtype, map.swizzle)
         self._encode: Callable[[int], int] = lambda address: encode(
-            self.location, dtype, rank, address, *layout, *options
+            self.location, dtype, rank, address, sizes, strides, box, ones, *options
         )
 
     def show(self, address: int) -> int:
@@ -109,6 +105,14 @@ class EncodedMap:
         if not result:
             self.address = address
         return result
+
+
+@functools.cache
+def _arrays(box: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """The type of sizes and strides, and what does not change with them: that all elements are taken, and the box."""
+    rank = len(box)
+    narrow = ctypes.c_uint32 * rank
+    return ctypes.c_uint64 * rank, narrow(*[1] * rank), narrow(*box)
 
 
 @functools.cache

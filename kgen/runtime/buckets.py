@@ -39,13 +39,13 @@ def found(
         for space in spaces:
             mine += [r for r in buckets_of(store, key, gpu, records.toolchain(), space) if r.trial.verified]
     measured = [record for record in mine if record.origin == MEASURED]
-    for record in (*measured, *_shipped(gpu).get((key.digest, key.form), ()), *mine):
+    for record in (*measured, *shipped(gpu).get((key.digest, key.form), ()), *mine):
         if (whole_class or record.serves(key.sizes)) and _is_current(record, problem):
             yield record
 
 
 @functools.cache
-def _shipped(gpu: GpuFacts) -> Mapping[tuple[str, str], list[BucketRecord]]:
+def shipped(gpu: GpuFacts) -> Mapping[tuple[str, str], list[BucketRecord]]:
     """What comes with kgen, by the class of problems."""
     by_class: dict[tuple[str, str], list[BucketRecord]] = defaultdict(list)
     for record in shipped_buckets(gpu):

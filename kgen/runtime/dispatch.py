@@ -93,10 +93,11 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     the less the farther that shape is (`_worth`): a tile for 4096 rows is none for 16. Results that were imported count once
     tuning has verified them on this machine; those that come with kgen were, on such a card, and serve their own shapes alone.
     """
-    problem = normalised(problem)
-    key, gpu = records.problem_key(problem), records.gpu_facts(target)
-    within = restriction.within(problem, target)
-    known = [record for record in shipped(gpu, key.digest) if record.problem.sizes == key.sizes]
+    problem, gpu = normalised(problem), records.gpu_facts(target)
+    known = [record for record in shipped(gpu, problem.graph.digest) if record.problem.sizes == problem.sizes]
+    if store is None and not known and not buckets.shipped(gpu):
+        return default(problem, target, restriction)
+    key, within = records.problem_key(problem), restriction.within(problem, target)
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
         ("shipped", record) for record in known if record.problem.key == key.key
     ]

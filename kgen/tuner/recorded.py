@@ -33,11 +33,11 @@ from kgen.tuning_db import machines
 #: Recordings of a class, and classes, that are kept.
 _MOST = 64
 #: A class of so many rows that was asked so often is covered: what few shapes need is not worth some seconds of a thread.
-_MANY, _OFTEN = 1024, 8
+_MANY, _OFTEN = 1024, 4
 #: The seconds of one step of that: a process that ends waits for it.
 _STEP = 0.1
-#: The best configs of each of the sizes that are drawn, and among how many rows.
-_COUNT, _REACH = 64, 32
+#: The best configs of each of the sizes that are drawn, and of how many rows; of how many of those that cover a class.
+_COUNT, _REACH, _FEW_REACH = 64, 32, 8
 
 
 class Recorded:
@@ -51,6 +51,7 @@ class Recorded:
         self._inputs, self._tables = about["inputs"], about["tables"]
         self._about = about["parts"]
         self._kept: list[Any] = []
+        self._configs: dict[tuple[Any, ...], Schedule] = {}
         #: How many rows its tables have.
         self.count = sum({one["table"]: len(self._arrays.found[one["places"]]) for one in self._about}.values())
         self._parts = (Part * len(self._about))(
@@ -83,7 +84,16 @@ class Recorded:
         return None if there < 0 else found[:there]
 
     def _config(self, found: Found) -> Schedule:
-        schedule, about = self.schedule, self._about[found.part]
+        """The config of a row, made once: first calls of many sizes come to the same few."""
+        about = self._about[found.part]
+        key = (found.part, found.row, found.last, *found.fields[: len(about["fields"])])
+        config = self._configs.get(key)
+        if config is None:
+            config = self._configs[key] = self._made(found, about)
+        return config
+
+    def _made(self, found: Found, about: dict[str, Any]) -> Schedule:
+        schedule = self.schedule
         row = self._arrays.found[about["places"]][found.row]
         values = dict(zip(schedule.last, self.last[found.last]))
         for place, (name, text) in enumerate(about["fields"].items()):
@@ -125,7 +135,7 @@ class _Recordings:
         if choose is None or not self._possible:
             return None
         few = self._few() if count == 1 else None
-        if few and (told := few.best(choose, problem, reach, count)):
+        if few and (told := few.best(choose, problem, min(reach, _FEW_REACH), 1)):
             return told
         if not self.found and (data := self._on_disk("recorded")):
             self.found.append(Recorded(self._schedule, data))

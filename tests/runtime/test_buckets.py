@@ -34,9 +34,9 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing comes with kgen but what a test ships."""
     monkeypatch.setattr(dispatch, "shipped", lambda gpu, digest: ())
     monkeypatch.setattr(buckets, "shipped_buckets", lambda gpu: ())
-    buckets._shipped.cache_clear()
+    buckets.shipped.cache_clear()
     yield
-    buckets._shipped.cache_clear()
+    buckets.shipped.cache_clear()
 
 
 def another(problem: Problem) -> Schedule:
@@ -119,7 +119,7 @@ def test_measured_buckets_come_before_shipped_and_these_before_modelled(
     store.remove(operator="hgemm")
     assert dispatch.choose(product(200), H200, store).how == "default"
     monkeypatch.setattr(buckets, "shipped_buckets", lambda gpu: packed)
-    buckets._shipped.cache_clear()
+    buckets.shipped.cache_clear()
     assert dispatch.choose(product(200), H200, None).config == config
     put(store, product(512), default, SPANS, origin="modelled")
     assert dispatch.choose(product(200), H200, store).config == config
