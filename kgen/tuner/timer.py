@@ -88,11 +88,21 @@ def interleaved(
     hopeless = {name for name, t in rough.items() if race and t > bar and name not in keep}
     runners = [name for name in candidates if name not in hopeless]
     contest = Race(runners, policy, keep, race)
-    order, states, lost, marks = random.Random(seed), [clock.state()], 0, set[str]()
-    while names := contest.active():
+    order, lost, marks = random.Random(seed), 0, set[str]()
+
+    def batch(names: Sequence[str]) -> list[dict[str, float]]:
         # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state.
         count = max(1, min(10, int(0.02 / max(sum(rough[n] for n in names), 1e-6))))
-        taken = clock.batch([order.sample(names, len(names)) for _ in range(count)])
+        return clock.batch([order.sample(names, len(names)) for _ in range(count)])
+
+    warm = policy.warm
+    while warm > 0:
+        least = _GRAPH_SECONDS if "graph" in clock.flags else 1e-6  # a graph's sample is one launch of many
+        warm -= sum(max(seconds, least) for samples in batch(runners) for seconds in samples.values())
+    states = [clock.state()]
+    while names := contest.active():
+        taken = batch(names)
+        count = len(taken)
         states.append(clock.state())
         held = set(states[-1].throttle or ()) | set(states[-2].throttle or ())
         if held & _THERMAL and lost < 20 * count:

@@ -104,6 +104,32 @@ def test_without_a_race_all_get_the_same_number_of_samples() -> None:
     assert all("out_of_race" not in t.flags for t in timings.values())
 
 
+class CappedClock(FakeClock):
+    """Under a load of 50 ms one candidate becomes slower by half."""
+
+    ran = 0.0
+
+    def batch(self, rounds: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+        taken = super().batch(rounds)
+        for samples in taken:
+            if self.ran > 0.05:
+                samples["hungry"] *= 1.5
+            self.ran += sum(samples.values())
+        return taken
+
+
+def test_samples_begin_under_the_load_that_is_asked_for() -> None:
+    times = {"hungry": 1e-3, "other": 1.2e-3}
+    assert run(CappedClock(times), policy=Policy(most=10))["hungry"].seconds == pytest.approx(1e-3, rel=0.03)
+    clock = CappedClock(times)
+    timings = run(clock, policy=Policy(most=10, warm=0.06))
+    assert timings["hungry"].seconds == pytest.approx(1.5e-3, rel=0.03)
+    assert timings["other"].seconds == pytest.approx(1.2e-3, rel=0.03)
+    # What ran before counts neither as a sample nor against the most there may be.
+    assert timings["other"].samples == 10
+    assert len(clock.rounds) >= 10 + 0.06 / 2.7e-3
+
+
 def test_hopeless_candidates_are_not_run_again() -> None:
     clock = FakeClock({"fast": 1e-3, "hopeless": 1e-3 * HOPELESS * 2})
     timings = run(clock)
