@@ -360,9 +360,19 @@ class BucketRecord:
         """The sizes that it serves, by name."""
         return {name: Span.parse(text) for name, text in self.spans.items()}
 
+    @functools.cached_property
+    def _widest_first(self) -> tuple[tuple[str, int, int, Span], ...]:
+        """Of each size its name, the least and the most that is served, and the span: first what leaves out most others."""
+        found = ((name, span.low, span.high, span) for name, span in self.sizes.items())
+        return tuple(sorted(found, key=lambda one: one[1] - one[2]))
+
     def serves(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it is for these sizes, by name, of its class."""
-        return all(sizes.get(name) in span for name, span in self.sizes.items())
+        """Whether it is for these sizes, by name, of its class. Asked of each bucket of a class, by every first call."""
+        for name, low, high, span in self._widest_first:
+            size = sizes.get(name)
+            if size is None or not low <= size <= high or size not in span:
+                return False
+        return True
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,12 @@ def read_config(stored: ConfigText, within: Sequence[SearchSpace] | None = None)
     """
     try:
         named = {space.schedule.__name__: space.schedule for space in within or ()}
-        config = parse_config(stored.text, {**schedules(stored.schedule), **named})
+        return _read_config(stored, {**schedules(stored.schedule), **named}.get(stored.schedule))
     except KgenError:
         return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_config(stored: ConfigText, schedule: type[Schedule] | None) -> Schedule | None:
+    config = parse_config(stored.text, {} if schedule is None else {stored.schedule: schedule})
     return config if config.version == stored.version and config.key == stored.key else None
