@@ -165,13 +165,14 @@ class _Recordings:
 
     def _go_on(self, steps: Iterator[None]) -> None:
         """Some steps of what covers the class; those that follow are another task, which no process that ends begins."""
-        until = time.monotonic() + _STEP
+        until, self.is_covering = time.monotonic() + _STEP, False
         try:
             while time.monotonic() < until:
                 recorder.rest()
                 next(steps)
+            self.is_covering = True
             _threads().submit(self._go_on, steps)
-        except (StopIteration, TypeError, RuntimeError):  # the last, NotTraced, or a process that ends
+        except (StopIteration, TypeError, RuntimeError):  # at its end, NotTraced, or where the process ends
             self.is_covering = False
 
     def _covered(self, problem: NormalProblem) -> Iterator[None]:
