@@ -165,15 +165,18 @@ class _Recordings:
 
     def _go_on(self, steps: Iterator[None]) -> None:
         """Some steps of what covers the class; those that follow are another task, which no process that ends begins."""
-        until, self.is_covering = time.monotonic() + _STEP, False
+        until = time.monotonic() + _STEP
         try:
             while time.monotonic() < until:
                 recorder.rest()
                 next(steps)
-            self.is_covering = True
             _threads().submit(self._go_on, steps)
-        except (StopIteration, TypeError, RuntimeError):  # at its end, NotTraced, or where the process ends
+        except BaseException as error:
             self.is_covering = False
+            if not isinstance(
+                error, (StopIteration, TypeError, RuntimeError)
+            ):  # its end, NotTraced, or that of the process
+                raise
 
     def _covered(self, problem: NormalProblem) -> Iterator[None]:
         schedule, target, choose = self._schedule, self._target, chooser.function()
