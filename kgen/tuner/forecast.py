@@ -39,8 +39,15 @@ class Forecast(Generic[C]):
         self._means: list[float] = []
 
     def add(self, sizes: Point, asked: Iterable[C], times: Mapping[C, float]) -> None:
-        """Takes what was timed at some sizes; what was asked for and has no time counts as not valid there."""
+        """Takes what was timed at some sizes; what was asked for and has no time counts as not valid there.
+
+        Those that were timed there before are brought to the state that the GPU is in now by those that were timed again.
+        """
         own = self.times.setdefault(sizes, {})
+        again = [math.log(times[config] / own[config]) for config in times if own.get(config, math.inf) < math.inf]
+        if again:
+            now = math.exp(sum(again) / len(again))
+            own.update({config: t * now for config, t in own.items()})
         own.update({config: times.get(config, math.inf) for config in asked})
         pairs = zip(own.items(), self.modelled([*own], sizes))
         ratios = {config: math.log(t) - model for (config, t), model in pairs if t < math.inf and model < math.inf}

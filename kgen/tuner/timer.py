@@ -91,14 +91,15 @@ def interleaved(
     order, lost, marks = random.Random(seed), 0, set[str]()
 
     def batch(names: Sequence[str]) -> list[dict[str, float]]:
-        # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state.
-        count = max(1, min(10, int(0.02 / max(sum(rough[n] for n in names), 1e-6))))
-        return clock.batch([order.sample(names, len(names)) for _ in range(count)])
+        # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state. Ten rounds at
+        # most, as a race may be over then, but where the GPU is to be under load; a sample by graph is one launch of many.
+        least = _GRAPH_SECONDS if policy.warm and "graph" in clock.flags else 1e-7
+        count = max(1, int(0.02 / sum(max(rough[name], least) for name in names)))
+        return clock.batch([order.sample(names, len(names)) for _ in range(count if policy.warm else min(count, 10))])
 
-    warm = policy.warm
-    while warm > 0:
-        least = _GRAPH_SECONDS if "graph" in clock.flags else 1e-6  # a graph's sample is one launch of many
-        warm -= sum(max(seconds, least) for samples in batch(runners) for seconds in samples.values())
+    warm = math.ceil(policy.warm / 0.02)
+    for _ in range(warm):
+        batch(runners)
     states = [clock.state()]
     while names := contest.active():
         taken = batch(names)

@@ -114,3 +114,13 @@ def test_far_from_its_own_times_a_config_is_as_all_are(forecast: Forecast[str]) 
     forecast.add((2**20,), ["a"], {"a": 2**14 * 0.5})
     (times,) = np.exp(forecast.table(["b"], [(2**19,)]))
     assert times[0] == pytest.approx(0.5 * (2 + 2**19 / 100), rel=0.03)
+
+
+def test_what_was_timed_before_is_brought_to_the_state_of_now(forecast: Forecast[str]) -> None:
+    forecast.add((64,), ["a", "b"], {"a": 1.0, "b": 2.0})
+    forecast.add((64,), ["c", "a"], {"c": 0.9, "a": 0.8})
+    assert forecast.times[64,] == pytest.approx({"a": 0.8, "b": 1.6, "c": 0.9})
+    forecast.add((64,), ["a", "b"], {"a": 0.8 * 1.1, "b": 1.6 * 1.21})
+    assert forecast.times[64,] == pytest.approx({"a": 0.88, "b": 1.936, "c": 0.9 * math.sqrt(1.1 * 1.21)})
+    forecast.add((64,), ["a"], {})
+    assert forecast.times[64,]["a"] == math.inf
