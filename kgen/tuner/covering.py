@@ -43,10 +43,10 @@ def covering(
 
 def cover(places: np.ndarray) -> list[int]:
     """Few rows that cover all: `places` are pairs of a row and what it covers. Each takes most of what those before it left."""
-    taken, open_ = list[int](), np.ones(places[:, 1].max() + 1, dtype=bool)
-    while len(places := places[open_[places[:, 1]]]):
+    taken, left = list[int](), np.ones(places[:, 1].max() + 1, dtype=bool)
+    while len(places := places[left[places[:, 1]]]):
         taken.append(int(np.bincount(places[:, 0]).argmax()))
-        open_[places[places[:, 0] == taken[-1], 1]] = False
+        left[places[places[:, 0] == taken[-1], 1]] = False
     return taken
 
 
@@ -62,7 +62,7 @@ class Sizes:
         own = {n for o in problem.operands for n in (*o.shape, *problem.leading) if n > 1}
         self.told = len({*named}) == len(named) and own <= {*named}
         #: What the sizes that stand for one are multiples of: where strides follow from it, alignments do.
-        inner = {o.shape[axis] for o in problem.operands for axis in _inwards(o)[:-1]}
+        inner = {o.shape[axis] for o in problem.operands for axis in _outwards(o)[:-1]}
         self._steps = {n: math.gcd(n, _DIVISORS) if n in inner else 1 for n in named}
 
     def drawn(self, drawn: random.Random) -> list[int]:
@@ -72,7 +72,7 @@ class Sizes:
         for o in self._problem.operands:
             shape = [to.get(n, n) for n in o.shape]
             strides, pitch = [*o.strides], 1
-            for axis in _inwards(o):
+            for axis in _outwards(o):
                 if o.strides[axis] > 1:
                     step = math.gcd(o.strides[axis], _DIVISORS)
                     strides[axis] = -(-pitch // step) * step
@@ -83,7 +83,7 @@ class Sizes:
         return found
 
 
-def _inwards(o: Operand) -> list[int]:
+def _outwards(o: Operand) -> list[int]:
     """The axes of an operand that go through memory, that of the least stride first."""
     return sorted(
         (a for a, (n, s) in enumerate(zip(o.shape, o.strides)) if n > 1 and s > 0), key=lambda a: o.strides[a]
