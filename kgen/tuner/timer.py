@@ -90,15 +90,15 @@ def interleaved(
     contest = Race(runners, policy, keep, race)
     order, lost, marks = random.Random(seed), 0, set[str]()
 
+    is_loaded = policy.warm > 0 and "graph" not in clock.flags
+
     def batch(names: Sequence[str]) -> list[dict[str, float]]:
         # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state. Ten rounds at
-        # most, as a race may be over then, but where the GPU is to be under load; a sample by graph is one launch of many.
-        least = _GRAPH_SECONDS if policy.warm and "graph" in clock.flags else 1e-7
-        count = max(1, int(0.02 / sum(max(rough[name], least) for name in names)))
-        return clock.batch([order.sample(names, len(names)) for _ in range(count if policy.warm else min(count, 10))])
+        # most, as a race may be over then, but where pauses would take the load away.
+        count = max(1, int(0.02 / max(sum(rough[name] for name in names), 1e-6)))
+        return clock.batch([order.sample(names, len(names)) for _ in range(count if is_loaded else min(count, 10))])
 
-    warm = math.ceil(policy.warm / 0.02)
-    for _ in range(warm):
+    for _ in range(math.ceil(policy.warm / 0.02) if is_loaded else 0):
         batch(runners)
     states = [clock.state()]
     while names := contest.active():
