@@ -25,7 +25,6 @@ from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 from kgen.ops.common.sizes import bounded, fill
 
 
-@functools.lru_cache(maxsize=4096)
 def contraction(graph: Graph) -> Expr | None:
     """The graph's one matrix product: of inputs as they are or transposed, or of fp8 inputs with scales of their blocks.
 
