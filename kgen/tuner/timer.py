@@ -90,7 +90,7 @@ def interleaved(
     contest = Race(runners, policy, keep, race)
     order, lost, marks = random.Random(seed), 0, set[str]()
 
-    is_loaded = policy.warm > 0 and "graph" not in clock.flags
+    is_loaded = policy.warm > 0 and min(rough.values()) >= GRAPH_BELOW
 
     def batch(names: Sequence[str]) -> list[dict[str, float]]:
         # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state. Ten rounds at

@@ -131,8 +131,8 @@ def test_samples_begin_under_the_load_that_is_asked_for() -> None:
 
 
 def test_batches_under_load_are_as_long_as_others_however_short_the_launches() -> None:
-    def batches(policy: Policy) -> list[int]:
-        clock, taken = FakeClock({"one": 60e-6, "other": 70e-6}), list[int]()
+    def batches(policy: Policy, seconds: float = 60e-6) -> list[int]:
+        clock, taken = FakeClock({"one": seconds, "other": seconds * 1.2}), list[int]()
         batch = clock.batch
         clock.batch = lambda rounds: taken.append(len(rounds)) or batch(rounds)  # type: ignore[method-assign, func-returns-value]
         run(clock, policy=policy)
@@ -140,6 +140,8 @@ def test_batches_under_load_are_as_long_as_others_however_short_the_launches() -
 
     assert max(batches(Policy())) == 10
     assert min(batches(Policy(warm=0.05))) > 100
+    # What is timed by graphs is not put under load.
+    assert batches(Policy(warm=0.05), 40e-6) == batches(Policy(), 40e-6)
 
 
 def test_hopeless_candidates_are_not_run_again() -> None:
