@@ -90,16 +90,14 @@ def interleaved(
     contest = Race(runners, policy, keep, race)
     order, lost, marks = random.Random(seed), 0, set[str]()
 
-    is_loaded = policy.warm > 0 and min(rough.values()) >= GRAPH_BELOW
-
     def batch(names: Sequence[str]) -> list[dict[str, float]]:
-        # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state. Ten rounds at
-        # most, as a race may be over then, but where pauses would take the load away.
-        count = max(1, int(0.02 / max(sum(rough[name] for name in names), 1e-6)))
-        return clock.batch([order.sample(names, len(names)) for _ in range(count if is_loaded else min(count, 10))])
+        # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state.
+        count = max(1, min(10, int(0.02 / max(sum(rough[name] for name in names), 1e-6))))
+        return clock.batch([order.sample(names, len(names)) for _ in range(count)])
 
-    for _ in range(math.ceil(policy.warm / 0.02) if is_loaded else 0):
-        batch(runners)
+    warm = policy.warm if min(rough.values()) >= GRAPH_BELOW else 0.0
+    while warm > 0:
+        warm -= sum(max(seconds, 1e-6) for samples in batch(runners) for seconds in samples.values())
     states = [clock.state()]
     while names := contest.active():
         taken = batch(names)
