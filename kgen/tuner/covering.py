@@ -1,8 +1,8 @@
 """Covering: a few hundred rows of a class of which, at any sizes, one is nearly as fast as the best of all, by the model.
 
-Of 4600 configs of a class of products some 430 are enough: a tenth of the arithmetic of a first call's choice, and fewer kernels
-to compile. Sizes are drawn; the rows that are as fast as the best at some of them cover it; and few rows that cover all are found
-by the greedy algorithm for set cover (Chvatal 1979). docs/notes/search.md has what that costs at sizes that were not drawn.
+Of 4600 configs of a class of products some 430 are enough: a tenth of the arithmetic of a first call's choice. Sizes are drawn;
+the rows that are as fast as the best at some of them cover it; and few rows that cover all are found by the greedy algorithm for
+set cover (Chvatal 1979). docs/notes/search.md has what that costs at sizes that were not drawn.
 """
 
 from __future__ import annotations
