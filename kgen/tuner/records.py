@@ -80,7 +80,8 @@ def read_config(stored: ConfigText, within: Sequence[SearchSpace] | None = None)
     """
     try:
         named = {space.schedule.__name__: space.schedule for space in within or ()}
-        return _read_config(stored, {**schedules(stored.schedule), **named}.get(stored.schedule))
+        schedule = {**schedules(stored.schedule), **named}.get(stored.schedule)
+        return _read_config(stored, schedule)  # type: ignore[arg-type]  # mypy takes the hash of instances
     except KgenError:
         return None
 
