@@ -35,8 +35,8 @@ from kgen.tuning_db import MEASURED, Store
 if TYPE_CHECKING:
     from kgen.tuning_db import TrialRecord
 
-#: Regrets of some percent are told apart: between the policies of a trial and of a last round. Timed under load, as a last round
-#: is for most of its time: some products are 14% slower then, others 3%.
+#: Regrets of some percent are told apart: between the policies of a trial and of a last round. Timed under load, as most products
+#: run that are large: some are 14% slower then, others 3%.
 BESIDE_POLICY = Policy(relative=0.0075, absolute=0.05e-6, least=10, most=200, seconds=0.3, warm=0.08)
 #: The share of what is left of the budget that one search may take.
 _SEARCH = 1 / 8
