@@ -95,7 +95,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     """
     problem, gpu = normalised(problem), records.gpu_facts(target)
     known = [record for record in shipped(gpu, problem.graph.digest) if record.problem.sizes == problem.sizes]
-    if store is None and not known and not buckets.shipped(gpu):
+    if store is None and not known and not buckets.shipped(gpu):  # nothing is known that may serve
         return default(problem, target, restriction)
     key, within = records.problem_key(problem), restriction.within(problem, target)
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [

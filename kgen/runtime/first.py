@@ -24,8 +24,8 @@ from kgen.runtime.dispatch import Choice
 from kgen.runtime.plan import Plan
 from kgen.runtime.registry import Launchable
 from kgen.runtime.report import Met, Report
-from kgen.tuner import recorder
 from kgen.tuner.budget import Budget
+from kgen.tuner.pauses import paused
 
 
 class Opened(Protocol):
@@ -46,7 +46,7 @@ def first_call(
     numbers: Mapping[str, Any],
 ) -> Any:
     """The results of a call of a new kind, `key`, whose plan is kept: the extension makes such calls from the third on."""
-    with recorder.paused():
+    with paused():
         plan = first_plan(operator, key, operands)  # refuses what is strange
         operator.keep(key, plan)
         return plan(operands, addresses, numbers)

@@ -1,6 +1,7 @@
 """Best: the configs of a schedule that the model likes best for a problem, told by a recording or array by array.
 
-Both say the same: `by_columns` is what is meant, and what serves where nothing can be recorded.
+A recording of all rows says the same as `by_columns`, which is what is meant, and serves where nothing can be recorded. The best
+one config of a class that is covered is that of few rows, which may be a little behind (`kgen.tuner.covering`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from kgen.tuner.columns import ProblemClass, Table, problem_class, seconds_of
 
 Config = TypeVar("Config", bound=Schedule)
 
-#: The best by all fields but the `last`, for which these are tried.
-_REACH = 32
 #: Modelled seconds, a table, the number of a row.
 _Row = tuple[float, Table, int]
 
@@ -31,7 +30,7 @@ def best(schedule: type[Config], problem: NormalProblem, target: Target, count: 
     """
     found: list[Schedule] = []
     if schedule.target.runs_on(target.arch) and schedule.applies(problem):
-        reach = max(_REACH, count) if schedule.last else count
+        reach = max(recorded.REACH, count) if schedule.last else count
         told = recorded.best(schedule, problem, target, reach, count) if schedule.recorded else None
         found = by_columns(schedule, problem, target, reach, count) if told is None else told
         if told is None and found and schedule.recorded:

@@ -21,11 +21,12 @@ import numpy as np
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
-from kgen.tuner import chooser, instructions, recorder
+from kgen.tuner import chooser, instructions
 from kgen.tuner.columns import ProblemClass, Table, problem_class
 from kgen.tuner.covering import Row, Sizes, covering
 from kgen.tuner.instructions import Arrays, Found, Part
 from kgen.tuner.kept import found_on_disk, kept
+from kgen.tuner.pauses import rest
 from kgen.tuner.recorder import Recorder, combinations
 from kgen.tuner.traced import NotTraced, form_of, sizes_of
 from kgen.tuning_db import machines
@@ -36,8 +37,10 @@ _MOST = 64
 _MANY, _OFTEN = 1024, 4
 #: The seconds of one step of that: a process that ends waits for it.
 _STEP = 0.1
-#: The best configs of each of the sizes that are drawn, and of how many rows; of how many of those that cover a class.
-_COUNT, _REACH, _FEW_REACH = 64, 32, 8
+#: The best rows by all fields but the `last`, for which these are tried: of all rows, and of those that cover a class.
+REACH, _FEW_REACH = 32, 8
+#: The best configs of each of the sizes that are drawn.
+_COUNT = 64
 
 
 class Recorded:
@@ -122,11 +125,10 @@ class _Recordings:
         self.found: list[Recorded] = []
         self._possible = True
         self._making = threading.Lock()
-        #: That of the rows that cover the class, how often it was asked for, and the steps that make it.
+        #: That of the rows that cover the class, how often it was asked for, and whether it was begun, and is being made.
         self._covering: Recorded | None = None
         self._asked = 0
-        self._steps: Iterator[None] | None = None
-        self.is_covering = False
+        self._begun = self.is_covering = False
 
     def best(self, problem: NormalProblem, reach: int, count: int) -> list[Schedule] | None:
         """As `kgen.tuner.best.by_columns`, where one is asked for of the rows that cover the class once these are known; None
@@ -159,30 +161,29 @@ class _Recordings:
     def _cover(self, problem: NormalProblem, recorded: Recorded) -> None:
         """Has the class covered, where that is worth it and was not begun."""
         is_worth = self._asked >= _OFTEN and recorded.count >= _MANY
-        if is_worth and not self._covering and not self._steps and Sizes(problem).told:
-            self._steps, self.is_covering = self._covered(problem), True
-            _threads().submit(self._go_on, self._steps)
+        if is_worth and not self._begun and Sizes(problem).told:
+            self._begun = self.is_covering = True
+            _threads().submit(self._go_on, self._covered(problem))
 
     def _go_on(self, steps: Iterator[None]) -> None:
         """Some steps of what covers the class; those that follow are another task, which no process that ends begins."""
-        until = time.monotonic() + _STEP
+        until, is_left = time.monotonic() + _STEP, False
         try:
             while time.monotonic() < until:
-                recorder.rest()
+                rest()
                 next(steps)
             _threads().submit(self._go_on, steps)
-        except BaseException as error:
-            self.is_covering = False
-            if not isinstance(
-                error, (StopIteration, TypeError, RuntimeError)
-            ):  # its end, NotTraced, or that of the process
-                raise
+            is_left = True
+        except (StopIteration, TypeError, RuntimeError):  # at its end, NotTraced, or where the process ends
+            pass
+        finally:
+            self.is_covering = is_left
 
     def _covered(self, problem: NormalProblem) -> Iterator[None]:
         schedule, target, choose = self._schedule, self._target, chooser.function()
         known = problem_class(schedule, problem, target)
         whole = Recorded(schedule, Recorder(known, problem, target).written())
-        rows = yield from covering(problem, lambda sizes: whole.rows(choose, sizes, _REACH, _COUNT))
+        rows = yield from covering(problem, lambda sizes: whole.rows(choose, sizes, REACH, _COUNT))
         if rows:
             masks = [np.zeros(table.count, dtype=bool) for table in known.tables]
             for place, row in rows:
@@ -239,7 +240,7 @@ def _recordings(schedule: type[Schedule], problem: NormalProblem, target: Target
 def best(
     schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int
 ) -> list[Schedule] | None:
-    """As `kgen.tuner.best.by_columns`; None where it cannot be told this way, or not yet."""
+    """As `_Recordings.best`, of the class of a problem."""
     return _recordings(schedule, problem, target).best(problem, reach, count)
 
 

@@ -7,10 +7,7 @@ the best of them with all.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,30 +20,8 @@ from kgen.dsl.target import Target
 from kgen.tuner import instructions
 from kgen.tuner.columns import Labels, ProblemClass, Table
 from kgen.tuner.instructions import Arrays, Instructions, Rows
+from kgen.tuner.pauses import rest
 from kgen.tuner.traced import Trace, Traced, traced
-
-#: The threads whose calls are under way, and when these began.
-_calling: dict[int, float] = {}
-#: Seconds of a call for which others wait: one that takes longer compiles, without the interpreter's lock.
-_PAUSE = 0.02
-
-
-@contextlib.contextmanager
-def paused() -> Iterator[None]:
-    """While a thread is in here recordings hardly go on: beside one, which keeps the interpreter's lock for 5 ms at a time, a
-    first call of 3 ms took 20 to 40."""
-    thread = threading.get_ident()
-    _calling[thread] = time.monotonic()
-    try:
-        yield
-    finally:
-        _calling.pop(thread, None)
-
-
-def rest() -> None:
-    """Waits until no call is under way that began just now: between two steps of a recording, a millisecond or two each."""
-    while any(begun > time.monotonic() - _PAUSE for begun in [*_calling.values()]):
-        time.sleep(0.001)
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,12 @@ TN = {"b": "col"}
 
 @pytest.fixture(autouse=True)
 def covered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Classes are new, and are covered when they are asked for the second time."""
+    """Classes are new, on disk too, and are covered when they are asked for the second time."""
     chooser.load()
     monkeypatch.setattr(recorded, "_known", {})
     monkeypatch.setattr(recorded, "_OFTEN", 2)
+    monkeypatch.setattr(recorded, "found_on_disk", lambda *of: None)
+    monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: make())
 
 
 def product(m: int, n: int, k: int, **of: Any) -> NormalProblem:
@@ -105,8 +107,6 @@ def test_equal_sizes_tell_nothing(sizes: tuple[int, int, int]) -> None:
 
 def test_a_class_that_is_asked_often_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covering, "_DRAWN", 1024)
-    monkeypatch.setattr(recorded, "found_on_disk", lambda *of: None)
-    monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: make())
     problem = product(777, 6144, 4096)
     # The first is recorded; equal sizes tell nothing; the third has the class covered.
     ask(kgen.WgmmaGemm, problem, product(50, 4096, 4096))
@@ -122,7 +122,7 @@ def test_a_class_that_is_asked_often_is_covered(monkeypatch: pytest.MonkeyPatch)
         assert not found.broken(other, H200)
         (first,) = by_columns(kgen.WgmmaGemm, other, H200, 32, 1)
         behind.append(found.estimate(other, H200) / first.estimate(other, H200) - 1)
-    # With 8192 sizes 0.03% in the mean.
+    # With 8192 sizes 0.04% in the mean.
     assert np.mean(behind) < 0.01
     assert max(behind) < 0.15
     # Of several all rows are asked.
@@ -147,8 +147,6 @@ def test_the_next_process_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_no_row_that_covers_is_valid_all_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covering, "_DRAWN", 1)
-    monkeypatch.setattr(recorded, "found_on_disk", lambda *of: None)
-    monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: make())
     problem = product(777, 6144, 4096)
     (first, second) = ask(kgen.WgmmaGemm, problem, problem)
     assert rows() == 1
@@ -166,7 +164,6 @@ def test_where_no_row_that_covers_is_valid_all_are_asked(monkeypatch: pytest.Mon
 
 def test_a_class_of_few_rows_is_not_covered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "_MANY", 10_000)
-    monkeypatch.setattr(recorded, "found_on_disk", lambda *of: None)
     problem = product(777, 6144, 4096)
     ask(kgen.WgmmaGemm, *[problem] * 4)
     assert rows() == 0

@@ -20,7 +20,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import TARGETS, Target
 from kgen.dsl.vector import at_least, at_most
 from kgen.ops import operators
-from kgen.tuner import chooser, columns, instructions, recorded, recorder
+from kgen.tuner import chooser, columns, instructions, pauses, recorded
 from kgen.tuner.best import best, by_columns
 from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows, part
 from kgen.tuner.traced import OPS, NotTraced, Trace, form_of, sizes_of, traced
@@ -185,9 +185,9 @@ def test_a_recording_gives_way_to_a_call_that_is_under_way(monkeypatch: pytest.M
     monkeypatch.setattr(recorded, "found_on_disk", lambda schedule, of, target: None)
     monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: make())
     monkeypatch.setattr(recorded, "_known", {})
-    monkeypatch.setattr(recorder, "_PAUSE", 1.0)
+    monkeypatch.setattr(pauses, "_PAUSE", 1.0)
     chosen = by_columns(kgen.WgmmaGemm, problem, H200, 32, 1)
-    with recorder.paused():
+    with pauses.paused():
         recorded.record(kgen.WgmmaGemm, problem, H200, 32, chosen)
         time.sleep(0.1)  # one takes 40 ms without
         assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
@@ -196,13 +196,13 @@ def test_a_recording_gives_way_to_a_call_that_is_under_way(monkeypatch: pytest.M
 
 
 def test_a_call_that_compiles_is_not_waited_for() -> None:
-    with recorder.paused():
+    with pauses.paused():
         begun = time.monotonic()
-        recorder.rest()
+        pauses.rest()
         assert time.monotonic() - begun >= 0.015
         begun = time.monotonic()
         for _ in range(100):
-            recorder.rest()
+            pauses.rest()
         assert time.monotonic() - begun < 0.5
 
 
