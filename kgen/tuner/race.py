@@ -23,8 +23,8 @@ class Policy:
 
     Between `least` and `most` samples; six is the least for which an interval of 95% exists. `seconds` limits what one
     candidate's samples may take, but for six. Samples begin when the candidates have run for `warm` seconds: an H200 holds its
-    clock for 60 to 90 ms of a load beyond its power limit, and which of two products is the faster changes with it. Launches
-    that are timed in graphs, short ones, have pauses between them and are not warmed up.
+    clock for 30 to 100 ms of a load beyond its power limit, and products lose more or less by it (docs/notes/ranges.md).
+    Launches that are timed in graphs, short ones, have pauses between them and are not warmed up.
     """
 
     relative: float = 0.01

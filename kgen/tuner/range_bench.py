@@ -35,8 +35,8 @@ from kgen.tuning_db import MEASURED, Store
 if TYPE_CHECKING:
     from kgen.tuning_db import TrialRecord
 
-#: Regrets of some percent are told apart: between the policies of a trial and of a last round. Timed under load, as most products
-#: run that are large: some are 14% slower then, others 3%.
+#: Regrets of some percent are told apart: between the policies of a trial and of a last round. Timed under load, at which an H200
+#: is up to 19% slower than in short bursts, by the product (docs/notes/ranges.md).
 BESIDE_POLICY = Policy(relative=0.0075, absolute=0.05e-6, least=10, most=200, seconds=0.3, warm=0.08)
 #: The share of what is left of the budget that one search may take.
 _SEARCH = 1 / 8
