@@ -74,7 +74,7 @@ _tests = itertools.count()
 @pytest.fixture(autouse=True)
 def no_class_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test's configs are the best of all, however many problems those before it asked for; and no test waits for a covering."""
-    monkeypatch.setattr("kgen.tuner.recorded._OFTEN", math.inf)
+    monkeypatch.setattr("kgen.tuner.covered._OFTEN", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -47,11 +47,7 @@ def compile(source: Source, arch: Arch, *, cache: CubinCache | None = None, line
     """
     if not source.arch.runs_on(arch):
         raise CompileError(f"kernel {source.entry} needs {source.arch} and cannot run on {arch}")
-    tools = toolchain()
-    # NVRTC's own cache would swallow ptxas's report. NVRTC before 13.5 takes a generic lambda inside a kernel for a host
-    # function unless all functions are device functions.
-    options = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "--ptxas-options=-v", "-no-cache"]
-    options += ["--generate-line-info"] * lineinfo
+    tools, options = toolchain(), _options(arch, lineinfo)
     key = cache_key(source.entry, source.digest, *options, tools.identity)
     found = cache.get(key) if cache else None
     if found:
@@ -68,6 +64,22 @@ def compile(source: Source, arch: Arch, *, cache: CubinCache | None = None, line
     if cache:
         cache.put(key, binary)
     return binary
+
+
+def is_compiled(source: Source, arch: Arch, cache: CubinCache) -> bool:
+    """Whether `compile` would find the kernel in `cache`."""
+    try:
+        identity = toolchain().identity
+    except ToolchainError:
+        return False
+    return cache.has(cache_key(source.entry, source.digest, *_options(arch), identity))
+
+
+def _options(arch: Arch, lineinfo: bool = False) -> list[str]:
+    # NVRTC's own cache would swallow ptxas's report. NVRTC before 13.5 takes a generic lambda inside a kernel for a host
+    # function unless all functions are device functions.
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "--ptxas-options=-v", "-no-cache"]
+    return options + ["--generate-line-info"] * lineinfo
 
 
 def _nvrtc(source: Source, options: list[str]) -> tuple[bytes, str]:

@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -28,9 +28,11 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.program import several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of, source_of
-from kgen.dsl.target import GENERIC, Target
+from kgen.dsl.target import GENERIC, Arch, Target
+from kgen.gpu.cache import CubinCache
+from kgen.gpu.compile import is_compiled
 from kgen.runtime import buckets
-from kgen.tuner import records
+from kgen.tuner import covered, records
 from kgen.tuner.candidates import Candidates
 from kgen.tuning_db import MEASURED, BestRecord, BucketRecord, distance, is_there, nearest, shipped
 
@@ -96,7 +98,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     problem, gpu = normalised(problem), records.gpu_facts(target)
     known = [record for record in shipped(gpu, problem.graph.digest) if record.problem.sizes == problem.sizes]
     if store is None and not known and not buckets.shipped(gpu):  # nothing is known that may serve
-        return default(problem, target, restriction)
+        return default(problem, target, restriction, at_once)
     key, within = records.problem_key(problem), restriction.within(problem, target)
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
         ("shipped", record) for record in known if record.problem.key == key.key
@@ -113,7 +115,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     bucket = of_bucket(problem, target, store, restriction)
     if bucket is not None:
         return bucket
-    modelled = default(problem, target, restriction)
+    modelled = default(problem, target, restriction, at_once)
     others = [record for record in nearest(_alike(key.text, known), key.sizes) if _may_serve(record, key.sizes)]
     shortest = modelled.config.estimate(problem, target) if others else 0.0
     for record in others:
@@ -159,10 +161,16 @@ def _spaces(within: Sequence[SearchSpace] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("", records.space_text(within))))
 
 
-def default(problem: Problem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
+def default(
+    problem: Problem,
+    target: Target,
+    restriction: Restriction = UNRESTRICTED,
+    of: Callable[[type[Schedule], NormalProblem, Target], Schedule] = default_of,
+) -> Choice:
     """The best, by the cost model, of the defaults of schedules that are not for tuning alone; or of what a restriction leaves.
 
-    Raises ConfigError where no schedule can serve the problem, or where it takes several launches (`kgen.dsl.program`).
+    `of` finds that of a schedule. Raises ConfigError where no schedule can serve the problem, or where it takes several launches
+    (`kgen.dsl.program`).
     """
     problem = normalised(problem)
     if not family_of(problem.graph).schedules:
@@ -185,12 +193,34 @@ def default(problem: Problem, target: Target, restriction: Restriction = UNRESTR
             reasons.append(f"{schedule.__name__} is for tuning alone")
         else:
             try:
-                found.append(default_of(schedule, problem, target))
+                found.append(of(schedule, problem, target))
             except ConfigError as error:
                 reasons.append(str(error))
     if not found:
         raise ConfigError(f"no config serves {problem} on {target}: {'; '.join(reasons)}")
     return Choice(found[0] if len(found) == 1 else min(found, key=lambda c: c.estimate(problem, target)), "default")
+
+
+def at_once(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule:
+    """A schedule's default, or what is nearly as good, is told sooner (`kgen.tuner.covered`), and is compiled.
+
+    What has to be compiled is the default: that takes a thousand times as long, and so a process chooses what those before it
+    compiled for the problem, whether its class was covered then or not.
+    """
+    few = covered.best(schedule, problem, target)
+    return few if few is not None and _is_compiled(few, problem, target) else default_of(schedule, problem, target)
+
+
+def _is_compiled(config: Schedule, problem: NormalProblem, target: Target) -> bool:
+    source = source_of(config, problem)
+    key = source.digest, target.arch
+    if key not in _compiled and is_compiled(source, target.arch, CubinCache()):
+        _compiled.add(key)
+    return key in _compiled
+
+
+#: Kernels that were found to be compiled, by their digests.
+_compiled: set[tuple[str, Arch]] = set()
 
 
 def _verified(record: BestRecord | None) -> BestRecord | None:

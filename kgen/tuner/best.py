@@ -1,7 +1,6 @@
 """Best: the configs of a schedule that the model likes best for a problem, told by a recording or array by array.
 
-A recording of all rows says the same as `by_columns`, which is what is meant, and serves where nothing can be recorded. The best
-one config of a class that is covered is that of few rows, which may be a little behind (`kgen.tuner.covering`).
+A recording says the same as `by_columns`, which is what is meant, and serves where nothing can be recorded.
 """
 
 from __future__ import annotations

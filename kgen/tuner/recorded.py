@@ -2,16 +2,12 @@
 
 `kgen.tuner.best` says what is chosen, `kgen.tuner.recorder` makes a recording. One serves the sizes for which its guards hold;
 for others there is another. Where a schedule cannot be traced, or there is no compiler, the choice is made array by array.
-
-A class of many rows that is asked often gets one more recording, of few of them that are nearly as good (`kgen.tuner.covering`):
-from then on, in all processes, it tells the best one config of a problem.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -22,25 +18,18 @@ from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner import chooser, instructions
-from kgen.tuner.columns import ProblemClass, Table, problem_class
-from kgen.tuner.covering import Row, Sizes, covering
+from kgen.tuner.columns import problem_class
+from kgen.tuner.covering import Row
 from kgen.tuner.instructions import Arrays, Found, Part
 from kgen.tuner.kept import found_on_disk, kept
-from kgen.tuner.pauses import rest
 from kgen.tuner.recorder import Recorder, combinations
 from kgen.tuner.traced import NotTraced, form_of, sizes_of
 from kgen.tuning_db import machines
 
 #: Recordings of a class, and classes, that are kept.
-_MOST = 64
-#: A class of so many rows that was asked so often is covered: what few shapes need is not worth some seconds of a thread.
-_MANY, _OFTEN = 1024, 4
-#: The seconds of one step of that: a process that ends waits for it.
-_STEP = 0.1
-#: The best rows by all fields but the `last`, for which these are tried: of all rows, and of those that cover a class.
-REACH, _FEW_REACH = 32, 8
-#: The best configs of each of the sizes that are drawn.
-_COUNT = 64
+MOST = 64
+#: The best rows by all fields but the `last`, for which these are tried.
+REACH = 32
 
 
 class Recorded:
@@ -125,77 +114,24 @@ class _Recordings:
         self.found: list[Recorded] = []
         self._possible = True
         self._making = threading.Lock()
-        #: That of the rows that cover the class, how often it was asked for, and whether it was begun, and is being made.
-        self._covering: Recorded | None = None
-        self._asked = 0
-        self._begun = self.is_covering = False
 
     def best(self, problem: NormalProblem, reach: int, count: int) -> list[Schedule] | None:
-        """As `kgen.tuner.best.by_columns`, where one is asked for of the rows that cover the class once these are known; None
-        where it cannot be told this way, or not yet."""
+        """As `kgen.tuner.best.by_columns`; None where it cannot be told this way, or not yet."""
         choose = chooser.function()
         if choose is None or not self._possible:
             return None
-        few = self._few() if count == 1 else None
-        if few and (told := few.best(choose, problem, min(reach, _FEW_REACH), 1)):
-            return told
-        if not self.found and (data := self._on_disk("recorded")):
+        if not self.found and (data := found_on_disk(self._schedule, ("recorded", self._of), self._target)):
             self.found.append(Recorded(self._schedule, data))
         for recorded in self.found:
             told = recorded.best(choose, problem, reach, count)
             if told is not None:
-                self._cover(problem, recorded)
                 return told
         return None
-
-    def _on_disk(self, what: str) -> bytes | None:
-        return found_on_disk(self._schedule, (what, self._of), self._target)
-
-    def _few(self) -> Recorded | None:
-        """The recording of the rows that cover the class, where there is one."""
-        if self._asked == 0 and (data := self._on_disk("covering")):
-            self._covering = Recorded(self._schedule, data)
-        self._asked += 1
-        return self._covering
-
-    def _cover(self, problem: NormalProblem, recorded: Recorded) -> None:
-        """Has the class covered, where that is worth it and was not begun."""
-        is_worth = self._asked >= _OFTEN and recorded.count >= _MANY
-        if is_worth and not self._begun and Sizes(problem).told:
-            self._begun = self.is_covering = True
-            _threads().submit(self._go_on, self._covered(problem))
-
-    def _go_on(self, steps: Iterator[None]) -> None:
-        """Some steps of what covers the class; those that follow are another task, which no process that ends begins."""
-        until, is_left = time.monotonic() + _STEP, False
-        try:
-            while time.monotonic() < until:
-                rest()
-                next(steps)
-            _threads().submit(self._go_on, steps)
-            is_left = True
-        except (StopIteration, TypeError, RuntimeError):  # at its end, NotTraced, or where the process ends
-            pass
-        finally:
-            self.is_covering = is_left
-
-    def _covered(self, problem: NormalProblem) -> Iterator[None]:
-        schedule, target, choose = self._schedule, self._target, chooser.function()
-        known = problem_class(schedule, problem, target)
-        whole = Recorded(schedule, Recorder(known, problem, target).written())
-        rows = yield from covering(problem, lambda sizes: whole.rows(choose, sizes, REACH, _COUNT))
-        if rows:
-            masks = [np.zeros(table.count, dtype=bool) for table in known.tables]
-            for place, row in rows:
-                masks[place][row] = True
-            few = ProblemClass(schedule, tuple(map(Table.kept, known.tables, masks)), known.steps)
-            data = kept(schedule, ("covering", self._of), target, Recorder(few, problem, target).written)
-            self._covering = Recorded(schedule, data)
 
     def record(self, problem: NormalProblem, reach: int, chosen: list[Schedule]) -> None:
         """Has one more recording made, for sizes such as this problem's; the first of a class is kept."""
         if chooser.function() and self._possible and self._making.acquire(blocking=False):
-            _threads().submit(self._make, problem, reach, chosen)
+            threads().submit(self._make, problem, reach, chosen)
 
     def _make(self, problem: NormalProblem, reach: int, chosen: list[Schedule]) -> None:
         try:
@@ -210,7 +146,7 @@ class _Recordings:
 
             of = ("recorded", self._of)
             data = written() if self.found else kept(self._schedule, of, self._target, written)
-            if len(self.found) >= _MOST:
+            if len(self.found) >= MOST:
                 self.found.clear()
             self.found.insert(0, Recorded(self._schedule, data))
         except TypeError:  # what Python does with an int alone, and NotTraced
@@ -220,20 +156,28 @@ class _Recordings:
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
+def threads() -> ThreadPoolExecutor:
+    """The thread that makes recordings, one after another."""
     return ThreadPoolExecutor(1, thread_name_prefix="kgen-recorded")
 
 
 _known: dict[tuple[type[Schedule], Hashable, Target], _Recordings] = {}
 
 
+def class_key(
+    schedule: type[Schedule], problem: NormalProblem, target: Target
+) -> tuple[type[Schedule], Hashable, Target]:
+    """What a recording is of: a class, the form of its problems, and the constants of models as they are."""
+    return schedule, (schedule.class_of(problem), form_of(problem), machines.digest()), target
+
+
 def _recordings(schedule: type[Schedule], problem: NormalProblem, target: Target) -> _Recordings:
-    of = schedule.class_of(problem), form_of(problem), machines.digest()
-    found = _known.get((schedule, of, target))
+    key = class_key(schedule, problem, target)
+    found = _known.get(key)
     if found is None:
-        if len(_known) >= _MOST:
+        if len(_known) >= MOST:
             _known.clear()
-        found = _known[schedule, of, target] = _Recordings(schedule, of, target)
+        found = _known[key] = _Recordings(*key)
     return found
 
 
@@ -251,9 +195,12 @@ def record(
     _recordings(schedule, problem, target).record(problem, reach, chosen)
 
 
+def rows(schedule: type[Schedule], problem: NormalProblem, target: Target) -> int:
+    """How many rows the class of a problem has; 0 where it has no recording, or not yet."""
+    found = _recordings(schedule, problem, target).found
+    return found[0].count if found else 0
+
+
 def wait() -> None:
-    """Until what is being recorded is there, and what is being covered."""
-    while True:
-        _threads().submit(lambda: None).result()
-        if not any(one.is_covering for one in _known.values()):
-            return
+    """Until what is being recorded is there."""
+    threads().submit(lambda: None).result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from dataclasses import replace
 from typing import Any
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 
 import kgen
+from kgen.dsl import schedule as schedules
 from kgen.dsl.family import normalised
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, source_of
 from kgen.dsl.target import TARGETS
-from kgen.tuner import chooser, covering, recorded
+from kgen.runtime import dispatch
+from kgen.tuner import chooser, covered, covering, recorded
 from kgen.tuner.best import best, by_columns
 from kgen.tuner.covering import Sizes, cover
 from kgen.tuner.traced import sizes_of
@@ -27,29 +30,37 @@ TN = {"b": "col"}
 def covered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classes are new, on disk too, and are covered when they are asked for the second time."""
     chooser.load()
-    monkeypatch.setattr(recorded, "_known", {})
-    monkeypatch.setattr(recorded, "_OFTEN", 2)
-    monkeypatch.setattr(recorded, "found_on_disk", lambda *of: None)
-    monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: make())
+    monkeypatch.setattr(covered, "_OFTEN", 2)
+    on_disk(monkeypatch, {})
+
+
+def on_disk(monkeypatch: pytest.MonkeyPatch, disk: dict[Any, bytes]) -> None:
+    """A new process, which finds this on disk, and keeps there what it makes."""
+    for module in (recorded, covered):
+        monkeypatch.setattr(module, "_known", {})
+        monkeypatch.setattr(module, "found_on_disk", lambda schedule, of, target: disk.get(of))
+        monkeypatch.setattr(module, "kept", lambda schedule, of, target, make: disk.setdefault(of, make()))
 
 
 def product(m: int, n: int, k: int, **of: Any) -> NormalProblem:
     return normalised(kgen.hgemm.problem(M=m, N=n, K=k, **{"dtype": "bf16", "layouts": TN} | of))
 
 
-def ask(schedule: type[Schedule], *problems: NormalProblem) -> list[Schedule]:
-    """The choice for each problem; what is recorded and covered for it is there for the next."""
+def ask(*problems: NormalProblem) -> list[Schedule]:
+    """The choice for each problem, by the rows that cover the class where these tell one; what is made for it is there for the
+    next."""
     found = []
     for problem in problems:
-        found.append(best(schedule, problem, H200)[0])
-        recorded.wait()
+        few = covered.best(kgen.WgmmaGemm, problem, H200)
+        found.append(best(kgen.WgmmaGemm, problem, H200)[0] if few is None else few)
+        covered.wait()
     return found
 
 
 def rows() -> int:
-    """How many rows choices for the only class are made among; 0 where it is not covered."""
-    (made,) = recorded._known.values()
-    return made._covering.count if made._covering else 0
+    """How many rows cover the only class; 0 where it is not covered."""
+    (made,) = covered._known.values()
+    return made.few.count if made.few else 0
 
 
 def test_few_rows_cover_all() -> None:
@@ -109,61 +120,86 @@ def test_a_class_that_is_asked_often_is_covered(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(covering, "_DRAWN", 1024)
     problem = product(777, 6144, 4096)
     # The first is recorded; equal sizes tell nothing; the third has the class covered.
-    ask(kgen.WgmmaGemm, problem, product(50, 4096, 4096))
+    ask(problem, product(50, 4096, 4096))
     assert rows() == 0
-    ask(kgen.WgmmaGemm, problem)
+    ask(problem)
     assert 100 < rows() < 600
 
     drawn, behind = random.Random(3), []
     for _ in range(60):
         m, n, k = round(2 ** drawn.uniform(0, 13)), 64 * drawn.randint(4, 200), 64 * drawn.randint(4, 200)
         other = product(m, n, k)
-        (found,) = ask(kgen.WgmmaGemm, other)
+        (found,) = ask(other)
         assert not found.broken(other, H200)
         (first,) = by_columns(kgen.WgmmaGemm, other, H200, 32, 1)
         behind.append(found.estimate(other, H200) / first.estimate(other, H200) - 1)
     # With 8192 sizes 0.04% in the mean.
     assert np.mean(behind) < 0.01
     assert max(behind) < 0.15
-    # Of several all rows are asked.
-    assert best(kgen.WgmmaGemm, other, H200, 3) == by_columns(kgen.WgmmaGemm, other, H200, 32, 3)
+    # What is asked for without it is the best of all rows.
+    assert best(kgen.WgmmaGemm, other, H200) == by_columns(kgen.WgmmaGemm, other, H200, 32, 1)
 
 
 def test_the_next_process_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covering, "_DRAWN", 64)
     disk: dict[Any, bytes] = {}
-    monkeypatch.setattr(recorded, "found_on_disk", lambda schedule, of, target: disk.get(of))
-    monkeypatch.setattr(recorded, "kept", lambda schedule, of, target, make: disk.setdefault(of, make()))
+    on_disk(monkeypatch, disk)
     problem = product(777, 6144, 4096)
-    ask(kgen.WgmmaGemm, problem, problem)
-    few, again = rows(), ask(kgen.WgmmaGemm, problem)
+    ask(problem, problem)
+    few, again = rows(), ask(problem)
     assert 0 < few < 64 * 2
-    monkeypatch.setattr(recorded, "_known", {})
-    assert ask(kgen.WgmmaGemm, problem) == again
+    on_disk(monkeypatch, disk)
+    assert ask(problem) == again
     assert rows() == few
-    (made,) = recorded._known.values()
-    assert not made.found  # the recording of all rows was not read
+    assert not recorded._known  # the recording of all rows was not read
+
+
+def test_a_process_chooses_what_the_one_before_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of some problems the rows that cover the class, which were made in between, tell another config."""
+    monkeypatch.setattr(covering, "_DRAWN", 64)
+    monkeypatch.setattr(dispatch, "_compiled", set())
+    compiled = set[str]()
+    monkeypatch.setattr(dispatch, "is_compiled", lambda source, arch, cache: source.digest in compiled)
+    disk: dict[Any, bytes] = {}
+    drawn = random.Random(11)
+    problems = [product(round(2 ** drawn.uniform(4, 13)), 6144, 4096) for _ in range(24)]
+
+    def call(problem: NormalProblem) -> bool:
+        """Whether a first call compiles."""
+        schedules._default_of.cache_clear()
+        digest = source_of(dispatch.at_once(kgen.WgmmaGemm, problem, H200), problem).digest
+        is_new = digest not in compiled
+        compiled.add(digest)
+        return is_new
+
+    on_disk(monkeypatch, disk)
+    assert sum(map(call, problems)) > 6
+    call(problems[0])
+    covered.wait()
+    few = [covered.best(kgen.WgmmaGemm, problem, H200) for problem in problems]
+    all_rows = [best(kgen.WgmmaGemm, problem, H200)[0] for problem in problems]
+    assert 0 < sum(map(operator.ne, few, all_rows)) < 24
+    on_disk(monkeypatch, disk)
+    assert not any(map(call, problems))
 
 
 def test_where_no_row_that_covers_is_valid_all_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covering, "_DRAWN", 1)
     problem = product(777, 6144, 4096)
-    (first, second) = ask(kgen.WgmmaGemm, problem, problem)
+    (first, second) = ask(problem, problem)
     assert rows() == 1
     assert first == second
-    (made,) = recorded._known.values()
-    few, choose, drawn, count = made._covering, chooser.function(), random.Random(5), 0
-    assert few
+    drawn, count = random.Random(5), 0
     for _ in range(40):
         other = product(drawn.randint(1, 300), 64 * drawn.randint(1, 40), 64 * drawn.randint(1, 40))
-        if not few.best(choose, other, 32, 1):
+        if covered.best(kgen.WgmmaGemm, other, H200) is None:
             count += 1
-            assert best(kgen.WgmmaGemm, other, H200) == by_columns(kgen.WgmmaGemm, other, H200, 32, 1)
+            assert [dispatch.at_once(kgen.WgmmaGemm, other, H200)] == by_columns(kgen.WgmmaGemm, other, H200, 32, 1)
     assert count > 3
 
 
 def test_a_class_of_few_rows_is_not_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "_MANY", 10_000)
+    monkeypatch.setattr(covered, "_MANY", 10_000)
     problem = product(777, 6144, 4096)
-    ask(kgen.WgmmaGemm, *[problem] * 4)
+    ask(*[problem] * 4)
     assert rows() == 0
