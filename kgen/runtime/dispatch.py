@@ -98,7 +98,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     problem, gpu = normalised(problem), records.gpu_facts(target)
     known = [record for record in shipped(gpu, problem.graph.digest) if record.problem.sizes == problem.sizes]
     if store is None and not known and not buckets.shipped(gpu):  # nothing is known that may serve
-        return default(problem, target, restriction, at_once)
+        return at_once(problem, target, restriction)
     key, within = records.problem_key(problem), restriction.within(problem, target)
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
         ("shipped", record) for record in known if record.problem.key == key.key
@@ -115,7 +115,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     bucket = of_bucket(problem, target, store, restriction)
     if bucket is not None:
         return bucket
-    modelled = default(problem, target, restriction, at_once)
+    modelled = at_once(problem, target, restriction)
     others = [record for record in nearest(_alike(key.text, known), key.sizes) if _may_serve(record, key.sizes)]
     shortest = modelled.config.estimate(problem, target) if others else 0.0
     for record in others:
@@ -201,14 +201,21 @@ def default(
     return Choice(found[0] if len(found) == 1 else min(found, key=lambda c: c.estimate(problem, target)), "default")
 
 
-def at_once(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule:
-    """A schedule's default, or what is nearly as good, is told sooner (`kgen.tuner.covered`), and is compiled.
+def at_once(problem: NormalProblem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
+    """The default, or what is nearly as good, is told sooner (`kgen.tuner.covered`), and is compiled.
 
     What has to be compiled is the default: that takes a thousand times as long, and so a process chooses what those before it
     compiled for the problem, whether its class was covered then or not.
     """
-    few = covered.best(schedule, problem, target)
-    return few if few is not None and _is_compiled(few, problem, target) else default_of(schedule, problem, target)
+    if restriction:
+        return default(problem, target, restriction)
+    few = default(problem, target, of=_of_few)
+    is_right = not few.config.recorded or _is_compiled(few.config, problem, target)
+    return few if is_right else default(problem, target)
+
+
+def _of_few(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule:
+    return covered.best(schedule, problem, target) or default_of(schedule, problem, target)
 
 
 def _is_compiled(config: Schedule, problem: NormalProblem, target: Target) -> bool:

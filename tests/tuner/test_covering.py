@@ -167,7 +167,7 @@ def test_a_process_chooses_what_the_one_before_compiled(monkeypatch: pytest.Monk
     def call(problem: NormalProblem) -> bool:
         """Whether a first call compiles."""
         schedules._default_of.cache_clear()
-        digest = source_of(dispatch.at_once(kgen.WgmmaGemm, problem, H200), problem).digest
+        digest = source_of(dispatch.at_once(problem, H200).config, problem).digest
         is_new = digest not in compiled
         compiled.add(digest)
         return is_new
@@ -194,7 +194,7 @@ def test_where_no_row_that_covers_is_valid_all_are_asked(monkeypatch: pytest.Mon
         other = product(drawn.randint(1, 300), 64 * drawn.randint(1, 40), 64 * drawn.randint(1, 40))
         if covered.best(kgen.WgmmaGemm, other, H200) is None:
             count += 1
-            assert [dispatch.at_once(kgen.WgmmaGemm, other, H200)] == by_columns(kgen.WgmmaGemm, other, H200, 32, 1)
+            assert [dispatch._of_few(kgen.WgmmaGemm, other, H200)] == by_columns(kgen.WgmmaGemm, other, H200, 32, 1)
     assert count > 3
 
 
