@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from kgen.dsl.errors import ArgumentError, DefinitionError, told_of
 from kgen.dsl.expr import (
@@ -29,6 +29,8 @@ from kgen.dsl.expr import (
 )
 from kgen.dsl.size import Dim, SizeExpr, symbols_of
 from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, f64, from_torch, i32, i64
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,20 @@ class Graph:
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+
+def of_graph(function: Callable[[Graph], T]) -> Callable[[Graph], T]:
+    """Finds what follows from a graph once an object: the nodes of graphs that are equal are not the same."""
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @functools.wraps(function)
+    def found(graph: Graph) -> T:
+        known = graph.__dict__
+        if name not in known:
+            known[name] = function(graph)
+        return known[name]  # type: ignore[no-any-return]  # what the function gave
+
+    return found
 
 
 #: The dtype of a number's annotation.

@@ -267,10 +267,18 @@ class Problem:
                     f"{graph.name}: {spec.name} has shape {list(operand.shape)}; expected leading sizes {list(leading)}"
                 )
         made = cls(graph, tuple(operands), leading, tuple(sizes.items()))
-        if len(operands) == len(specs) and not made.empty:
-            made._check_reductions()
-            made._check_numbers()
-        return made
+        return made._checked() if len(operands) == len(specs) else made
+
+    def with_outputs(self, outputs: Sequence[Operand]) -> Problem:
+        """The problem of inputs that were bound alone, with outputs whose shapes are known to follow from these."""
+        return Problem(self.graph, (*self.operands, *outputs), self.leading, self.bindings)._checked()
+
+    def _checked(self) -> Problem:
+        """Itself. Raises ArgumentError where a maximum of no element would be computed, or a number that is no i32."""
+        if not self.empty:
+            self._check_reductions()
+            self._check_numbers()
+        return self
 
     def _check_numbers(self) -> None:
         """Raises ArgumentError where the size of an axis, or a number along it, would be no i32."""

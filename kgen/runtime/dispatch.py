@@ -161,16 +161,20 @@ def _spaces(within: Sequence[SearchSpace] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("", records.space_text(within))))
 
 
+#: A config, and its modelled seconds where they are known.
+_Told = tuple[Schedule, float | None]
+
+
 def default(
     problem: Problem,
     target: Target,
     restriction: Restriction = UNRESTRICTED,
-    of: Callable[[type[Schedule], NormalProblem, Target], Schedule] = default_of,
+    of: Callable[[type[Schedule], NormalProblem, Target], _Told] | None = None,
 ) -> Choice:
     """The best, by the cost model, of the defaults of schedules that are not for tuning alone; or of what a restriction leaves.
 
-    `of` finds that of a schedule. Raises ConfigError where no schedule can serve the problem, or where it takes several launches
-    (`kgen.dsl.program`).
+    `of` tells that of a schedule, by default `default_of`. Raises ConfigError where no schedule can serve the problem, or where
+    it takes several launches (`kgen.dsl.program`).
     """
     problem = normalised(problem)
     if not family_of(problem.graph).schedules:
@@ -178,7 +182,7 @@ def default(
     within = restriction.within(problem, target)
     if within is not None:
         return Choice(Candidates(problem, target, within=within).default, "default")
-    found: list[Schedule] = []
+    found: list[_Told] = []
     reasons = []
     worth = {s: s.worth_searching(problem, target) for s in family_of(problem.graph).schedules}
     # What no search considers is looked at where nothing else serves.
@@ -193,12 +197,17 @@ def default(
             reasons.append(f"{schedule.__name__} is for tuning alone")
         else:
             try:
-                found.append(of(schedule, problem, target))
+                found.append(of(schedule, problem, target) if of else (default_of(schedule, problem, target), None))
             except ConfigError as error:
                 reasons.append(str(error))
     if not found:
         raise ConfigError(f"no config serves {problem} on {target}: {'; '.join(reasons)}")
-    return Choice(found[0] if len(found) == 1 else min(found, key=lambda c: c.estimate(problem, target)), "default")
+
+    def seconds(told: _Told) -> float:
+        config, known = told
+        return config.estimate(problem, target) if known is None else known
+
+    return Choice(found[0][0] if len(found) == 1 else min(found, key=seconds)[0], "default")
 
 
 def at_once(problem: NormalProblem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
@@ -214,8 +223,8 @@ def at_once(problem: NormalProblem, target: Target, restriction: Restriction = U
     return few if is_right else default(problem, target)
 
 
-def _of_few(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule:
-    return covered.best(schedule, problem, target) or default_of(schedule, problem, target)
+def _of_few(schedule: type[Schedule], problem: NormalProblem, target: Target) -> _Told:
+    return covered.best(schedule, problem, target) or (default_of(schedule, problem, target), None)
 
 
 def _is_compiled(config: Schedule, problem: NormalProblem, target: Target) -> bool:

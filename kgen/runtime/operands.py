@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.operator import Graph, Operator, ScalarSpec, TensorSpec
+from kgen.dsl.operator import Graph, Operator, ScalarSpec, TensorSpec, of_graph
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim, Size, evaluate, symbols_of
 from kgen.numerics.dtypes import torch_dtype
@@ -46,7 +46,9 @@ def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[An
                 f"{graph.name}: elements of {got.name} share memory (strides {list(got.strides)} for shape "
                 f"{list(got.shape)}); expected a tensor of distinct elements, such as {got.name}.contiguous()"
             )
-    return Problem.bind(graph, [*operands, *(given or expected)])
+    if _told_by_inputs(graph):
+        return bound.with_outputs(given or expected)
+    return Problem.bind(graph, [*operands, *given])
 
 
 def check_tensor(what: str, x: Any) -> None:
@@ -114,6 +116,13 @@ def _operand(spec: TensorSpec, x: torch.Tensor) -> Operand:
 @functools.lru_cache(maxsize=256)
 def _symbols_of(sizes: tuple[Size, ...]) -> frozenset[str]:
     return frozenset().union(*map(symbols_of, sizes))
+
+
+@of_graph
+def _told_by_inputs(graph: Graph) -> bool:
+    """Whether the shapes of the outputs follow from those of the inputs."""
+    inputs = {d for spec in graph.inputs for d in spec.shape.dims if isinstance(d, Dim)}
+    return all(_symbols_of(spec.shape.dims) <= {d.name for d in inputs} for spec in graph.outputs)
 
 
 def _dense(bound: Problem, spec: TensorSpec, given: Sequence[Operand]) -> Operand:

@@ -45,12 +45,11 @@ class _Covered:
         #: Whether a thread is at it.
         self.is_made = False
 
-    def best(self, choose: Any, problem: NormalProblem) -> Schedule | None:
+    def best(self, choose: Any, problem: NormalProblem) -> tuple[Schedule, float] | None:
         """As `best`."""
         self._asked += 1
         if self.few is not None:
-            told = self.few.best(choose, problem, _FEW_REACH, 1)
-            return told[0] if told else None
+            return self.few.first(choose, problem, _FEW_REACH)
         is_often = self._asked >= _OFTEN and not self._begun
         if is_often and Sizes(problem).told and recorded.rows(self._schedule, problem, self._target) >= _MANY:
             self._begun = self.is_made = True
@@ -87,9 +86,9 @@ class _Covered:
 _known: dict[tuple[type[Schedule], Hashable, Target], _Covered] = {}
 
 
-def best(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule | None:
-    """The best of the rows that cover the class of a problem to which the schedule applies; None where it is not covered, or not
-    yet, or none of them is valid."""
+def best(schedule: type[Schedule], problem: NormalProblem, target: Target) -> tuple[Schedule, float] | None:
+    """The best of the rows that cover the class of a problem to which the schedule applies, with its modelled seconds; None where
+    the class is not covered, or not yet, or none of them is valid."""
     choose = chooser.function() if schedule.recorded else None
     if choose is None:
         return None

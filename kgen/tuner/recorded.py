@@ -39,7 +39,7 @@ class Recorded:
         self.schedule = schedule
         about, self._arrays = Arrays.read(written)
         self._code, numbers = (self._arrays.found[about[name]] for name in ("code", "numbers"))
-        self._numbers = numbers.astype(np.float64)
+        self._numbers, self._code_address = numbers.astype(np.float64), self._code.ctypes.data
         self._inputs, self._tables = about["inputs"], about["tables"]
         self._about = about["parts"]
         self._kept: list[Any] = []
@@ -56,6 +56,11 @@ class Recorded:
         found = self._found(choose, sizes_of(problem), reach, count)
         return None if found is None else [self._config(one) for one in found]
 
+    def first(self, choose: Any, problem: NormalProblem, reach: int) -> tuple[Schedule, float] | None:
+        """The best config with its modelled seconds; None where none is valid, or a guard does not hold."""
+        found = self._found(choose, sizes_of(problem), reach, 1)
+        return (self._config(found[0]), found[0].seconds) if found else None
+
     def rows(self, choose: Any, sizes: Sequence[int], reach: int, count: int) -> dict[Row, float]:
         """The rows of the best configs at sizes and strides, with their least seconds; none where a guard does not hold."""
         seconds: dict[Row, float] = {}
@@ -70,7 +75,7 @@ class Recorded:
         numbers[: self._inputs] = sizes
         found = (Found * count)()
         there = choose(
-            self._code.ctypes.data, len(self._code), numbers.ctypes.data, self._parts, len(self._parts),
+            self._code_address, len(self._code), numbers.ctypes.data, self._parts, len(self._parts),
             len(self._tables), reach, count, found,
         )  # fmt: skip
         return None if there < 0 else found[:there]

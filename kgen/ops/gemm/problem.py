@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import Expr
-from kgen.dsl.operator import Graph
+from kgen.dsl.operator import Graph, of_graph
 from kgen.dsl.ops import LEAVES, POINTWISE, PRODUCTS
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.product import Factor, blocked, factors
@@ -25,6 +25,7 @@ from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 from kgen.ops.common.sizes import bounded, fill
 
 
+@of_graph
 def contraction(graph: Graph) -> Expr | None:
     """The graph's one matrix product: of inputs as they are or transposed, or of fp8 inputs with scales of their blocks.
 
@@ -234,18 +235,25 @@ def normalise(problem: Problem) -> Problem:
             told = list(g.offsets.strides)
             raise ArgumentError(f"{graph.name}: {g.offsets.name} has strides {told}; expected [1]: use contiguous()")
         return problem.collapsed(problem.operands, (), {"M": g.M, "N": g.N, "K": g.K} | _batch_sizes(g.batch))
-    head = problem.outputs[0].shape[:-2]
-    spread = {o.name: _heads(o, head) for o in problem.operands}
-    made = runs([d for d, n in enumerate(head) if n != 1], head, spread.values())
-    sizes = merged_sizes(made, head)
-    operands = [_place(o, sizes, merged_strides(made, spread[o.name])) for o in problem.operands]
-    folded = _fold_rows(graph, operands, sizes)
-    if folded is not None:
-        operands, sizes = folded, sizes[:-1]
+    operands, sizes = [*problem.operands], list[int]()
+    if max(len(o.shape) for o in operands) > 2:
+        operands, sizes = _merged(problem)
+        folded = _fold_rows(graph, operands, sizes)
+        if folded is not None:
+            operands, sizes = folded, sizes[:-1]
     m, n = operands[len(graph.inputs)].shape[-2:]
     left, _ = sides(graph)
     k = problem.operand(left.name).shape[-2 if left.transposed else -1]
     return problem.collapsed(operands, tuple(sizes), {"M": m, "N": n, "K": k} | _batch_sizes(sizes))
+
+
+def _merged(problem: Problem) -> tuple[list[Operand], list[int]]:
+    """The operands with as few batch axes as may be, and the sizes of these."""
+    head = problem.outputs[0].shape[:-2]
+    spread = {o.name: _heads(o, head) for o in problem.operands}
+    made = runs([d for d, n in enumerate(head) if n != 1], head, spread.values())
+    sizes = merged_sizes(made, head)
+    return [_place(o, sizes, merged_strides(made, spread[o.name])) for o in problem.operands], sizes
 
 
 def _batch_sizes(sizes: Sequence[int]) -> dict[str, int]:
