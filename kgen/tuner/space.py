@@ -177,14 +177,12 @@ def left_out(valid: Space, problem: NormalProblem, target: Target, asked: bool =
     schedule, count = valid.schedule, valid.count
     if not count or not (asked or schedule.worth_searching(problem, target)):
         return {"worth_searching": count} if count else {}
-    rules = [name for name in schedule.rules if not schedule.only_prunes(name)]
-    found = {}
+    found, root = {}, valid.root
     for name in [name for name in schedule.rules if schedule.only_prunes(name)]:
-        rules.append(name)
-        found[name] = count
-        count = Space._of_rules(valid.given, problem, target, rules).count
-        found[name] -= count
-    if asked and not count:
+        count = root.count
+        root = _build(schedule, valid.given.fields, [schedule.rules[name]], problem, target, root)
+        found[name] = count - root.count
+    if asked and not root.count:
         return {}
     return {name: number for name, number in found.items() if number}
 
@@ -196,9 +194,10 @@ def emptied_by(space: SearchSpace, problem: NormalProblem, target: Target) -> Re
         return Rejection("target", f"{schedule.__name__} needs {schedule.target}")
     if not schedule.applies(problem):
         return Rejection("applies", f"{schedule.__name__} does not serve {problem}")
-    names = [name for name in schedule.rules if not schedule.only_prunes(name)]
-    for last, name in enumerate(names):
-        if not Space._of_rules(space, problem, target, names[: last + 1]).count:
+    root = None
+    for name in [name for name in schedule.rules if not schedule.only_prunes(name)]:
+        root = _build(schedule, space.fields, [schedule.rules[name]], problem, target, root)
+        if not root.count:
             return Rejection(name, reason_of(schedule.rules[name]))
     raise AssertionError(f"{space} is not empty")
 
@@ -215,7 +214,9 @@ def _build(
     rules: Sequence[Rule],
     problem: Problem,
     target: Target,
+    within: Node | None = None,
 ) -> Node:
+    """The configs that keep the rules: of all with values of the fields, or of those below a node."""
     names, domains = list(fields), list(fields.values())
     depth_of = {name: depth for depth, name in enumerate(names)}
     fixed = _Watched()
@@ -256,29 +257,32 @@ def _build(
                     return None
         return waiting
 
-    def below(depth: int, waiting: Waiting, masks: Masks) -> tuple[Node, set[str]]:
+    def below(depth: int, waiting: Waiting, masks: Masks, within: Node | None) -> tuple[Node, set[str]]:
         """The subtree, and the earlier fields it depends on."""
         if depth == len(names):
             return _LEAF, set()
-        tables = known.setdefault((depth, waiting, masks), {})
+        if within is not None and not waiting and not masks:
+            return within, set()
+        tables = known.setdefault((depth, waiting, masks, id(within)), {})
         for mattered, table in tables.items():
             found = table.get(tuple(_fixed(fixed, name) for name in mattered))
             if found is not None:
                 return found, set(mattered)
         name, open_masks = names[depth], dict(masks)
         values = open_masks.pop(depth, domains[depth])
+        choices = [(v, None) for v in values] if within is None else [c for c in within.children if c[0] in values]
         due = [number for number, at in waiting if at == depth]
         later = [(number, at) for number, at in waiting if at != depth]
         read: set[str] = set()
         children = []
-        for value in values:
+        for value, inside in choices:
             fixed[name] = value
             fixed.asked = set()
             inner = dict(open_masks)
             still = decide(due, inner)
             read |= fixed.asked
             if still is not None:
-                child, read_below = below(depth + 1, tuple(sorted(later + still)), tuple(sorted(inner.items())))
+                child, read_below = below(depth + 1, tuple(sorted(later + still)), tuple(sorted(inner.items())), inside)
                 read |= read_below
                 if child.count:
                     children.append((value, child))
@@ -293,4 +297,4 @@ def _build(
 
     masks: dict[int, tuple[Value, ...]] = {}
     start = decide(list(range(len(rules))), masks)
-    return _EMPTY if start is None else below(0, tuple(sorted(start)), tuple(sorted(masks.items())))[0]
+    return _EMPTY if start is None else below(0, tuple(sorted(start)), tuple(sorted(masks.items())), within)[0]
