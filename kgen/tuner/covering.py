@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
 from collections.abc import Callable, Generator, Mapping, Sequence
 
 import numpy as np
@@ -26,25 +27,31 @@ Row = tuple[int, int]
 def covering(
     problem: NormalProblem, best: Callable[[Sequence[int]], Mapping[Row, float]]
 ) -> Generator[None, None, list[Row]]:
-    """The rows that cover the sizes of problems like this one, a step for each that is drawn; none where none can be.
+    """The rows that cover the sizes of problems like this one, in many short steps; none where none can be.
 
     `best` gives the modelled seconds of the best rows at sizes and strides in the order of `kgen.tuner.traced.sizes_of`, nothing
     where it does not serve them.
     """
     sizes = Sizes(problem)
-    drawn, rows, places = random.Random(0), dict[Row, int](), list[tuple[int, int]]()
+    drawn, rows = random.Random(0), dict[Row, int]()
+    places, covers = array("q"), array("q")
     for number in range(_DRAWN if sizes.told else 0):
         yield
         found = best(sizes.drawn(drawn))
         least = min(found.values(), default=0.0) * _AS_FAST
-        places += ((rows.setdefault(row, len(rows)), number) for row, seconds in found.items() if seconds <= least)
-    return [[*rows][row] for row in cover(np.array(places))] if places else []
+        for row in (row for row, seconds in found.items() if seconds <= least):
+            places.append(rows.setdefault(row, len(rows)))
+            covers.append(number)
+    taken = yield from cover(np.column_stack((places, covers)))
+    found_rows = [*rows]
+    return [found_rows[place] for place in taken]
 
 
-def cover(places: np.ndarray) -> list[int]:
+def cover(places: np.ndarray) -> Generator[None, None, list[int]]:
     """Few rows that cover all: `places` are pairs of a row and what it covers. Each takes most of what those before it left."""
-    taken, left = list[int](), np.ones(places[:, 1].max() + 1, dtype=bool)
+    taken, left = list[int](), np.ones(places[:, 1].max(initial=0) + 1, dtype=bool)
     while len(places := places[left[places[:, 1]]]):
+        yield
         taken.append(int(np.bincount(places[:, 0]).argmax()))
         left[places[places[:, 0] == taken[-1], 1]] = False
     return taken
