@@ -165,15 +165,23 @@ def _spaces(within: Sequence[SearchSpace] | None) -> tuple[str, ...]:
 _Told = tuple[Schedule, float | None]
 
 
+def _of_all(schedule: type[Schedule], problem: NormalProblem, target: Target) -> _Told:
+    return default_of(schedule, problem, target), None
+
+
+def _of_few(schedule: type[Schedule], problem: NormalProblem, target: Target) -> _Told:
+    return covered.best(schedule, problem, target) or _of_all(schedule, problem, target)
+
+
 def default(
     problem: Problem,
     target: Target,
     restriction: Restriction = UNRESTRICTED,
-    of: Callable[[type[Schedule], NormalProblem, Target], _Told] | None = None,
+    of: Callable[[type[Schedule], NormalProblem, Target], _Told] = _of_all,
 ) -> Choice:
     """The best, by the cost model, of the defaults of schedules that are not for tuning alone; or of what a restriction leaves.
 
-    `of` tells that of a schedule, by default `default_of`. Raises ConfigError where no schedule can serve the problem, or where
+    `of` tells that of a schedule. Raises ConfigError where no schedule can serve the problem, or where
     it takes several launches (`kgen.dsl.program`).
     """
     problem = normalised(problem)
@@ -197,7 +205,7 @@ def default(
             reasons.append(f"{schedule.__name__} is for tuning alone")
         else:
             try:
-                found.append(of(schedule, problem, target) if of else (default_of(schedule, problem, target), None))
+                found.append(of(schedule, problem, target))
             except ConfigError as error:
                 reasons.append(str(error))
     if not found:
@@ -221,10 +229,6 @@ def at_once(problem: NormalProblem, target: Target, restriction: Restriction = U
     few = default(problem, target, of=_of_few)
     is_right = not few.config.recorded or _is_compiled(few.config, problem, target)
     return few if is_right else default(problem, target)
-
-
-def _of_few(schedule: type[Schedule], problem: NormalProblem, target: Target) -> _Told:
-    return covered.best(schedule, problem, target) or (default_of(schedule, problem, target), None)
 
 
 def _is_compiled(config: Schedule, problem: NormalProblem, target: Target) -> bool:
