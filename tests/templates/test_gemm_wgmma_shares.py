@@ -34,3 +34,14 @@ def test_a_search_takes_such_parts_where_rows_begin_inside_sectors() -> None:
     assert CONFIG.parts_of_shared_tiles(inside, H200)
     assert not CONFIG.parts_of_shared_tiles(whole, H200)
     assert CONFIG.replace(BN=64).parts_of_shared_tiles(whole, H200)
+
+
+@pytest.mark.parametrize(("k", "taken"), [(1000, True), (4304, True), (4320, True), (4288, False), (4352, False)])
+def test_a_search_takes_clusters_of_more_than_two_where_rows_begin_inside_lines(k: int, taken: bool) -> None:
+    product = normalised(kgen.hgemm.problem(M=512, N=1152, K=k, layouts={"b": "col"}))
+    assert CONFIG.large_clusters(product, H200) == taken
+    assert CONFIG.replace(cluster="2x1").large_clusters(product, H200)
+    # Classes tell such rows apart: the configs of one are enumerated once.
+    other = normalised(kgen.hgemm.problem(M=512, N=1152, K=4304, layouts={"b": "col"}))
+    same = kgen.WgmmaGemm.class_of(product) == kgen.WgmmaGemm.class_of(other)
+    assert same == (k in (4304, 4320))

@@ -379,9 +379,9 @@ def tma_addresses(x: Matrix) -> bool:
     return not is_strided(x) and not expanded and o.row_align >= 16
 
 
-def sectors_of_rows(x: Matrix) -> bool:
-    """Whether all rows of an operand begin with a sector of 32 bytes where the first does."""
-    return not any(pitch % SECTOR for pitch in _pitches(x))
+def rows_begin_with(x: Matrix, width: int) -> bool:
+    """Whether all rows of an operand begin with a sector of 32 bytes, or a line of 128, where the first does."""
+    return not any(pitch % width for pitch in _pitches(x))
 
 
 def lines_of_rows(x: Matrix) -> Vector:
@@ -435,13 +435,14 @@ def _class_of(problem: NormalProblem) -> Hashable:
         o = x.operand
         strides = tuple(min(s, 2) for s in (x.row, x.column, *x.batch))
         expanded = tuple(n > 1 and s == 0 for n, s in zip(o.shape[-2:], o.strides[-2:]))
-        return strides, min(16, o.row_align), expanded, sectors_of_rows(x)
+        return strides, min(16, o.row_align), expanded, rows_begin_with(x, SECTOR)
 
     # Of rows of results TMA writes whole 16 bytes.
     lengths = (g.N if y.column == 1 or g.N <= 1 else g.M for y in g.outputs)
     whole = tuple(n * y.operand.dtype.bytes % 16 == 0 for n, y in zip(lengths, g.outputs))
     ones = g.M <= 1, g.N <= 1, g.K <= 1
-    return problem.graph.digest, len(g.batch), ones, tuple(map(form, g.matrices)), whole, _blocks(g)
+    lines = rows_begin_with(g.a, LINE), rows_begin_with(g.b, LINE)
+    return problem.graph.digest, len(g.batch), ones, tuple(map(form, g.matrices)), lines, whole, _blocks(g)
 
 
 def _blocks(g: Gemm) -> Hashable:

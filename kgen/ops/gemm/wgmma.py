@@ -306,8 +306,8 @@ class WgmmaGemm(WgmmaSizes):
 
     @pruning
     def large_clusters(self, problem: Problem, target: Target) -> bool:
-        """clusters of more than two blocks share tiles whose rows begin inside sectors, which blocks beside each other do not"""
-        return self.cluster_size <= 2 or any(self.inside_sectors(self.view(problem)))
+        """clusters of more than two blocks share tiles whose rows begin inside lines, of which neighbours share less"""
+        return self.cluster_size <= 2 or any(self.inside_lines(self.view(problem)))
 
     @pruning
     def parts_of_shared_tiles(self, problem: Problem, target: Target) -> bool:

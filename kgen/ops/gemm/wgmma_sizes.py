@@ -23,8 +23,9 @@ from kgen.dsl.vector import (
     of_sizes,
     where,
 )
+from kgen.ops.common.memory_bound import LINE, SECTOR
 from kgen.ops.gemm.problem import Gemm, describe, exchanged
-from kgen.ops.gemm.schedule import GemmSchedule, is_k_major, sectors_of_rows, tma_addresses
+from kgen.ops.gemm.schedule import GemmSchedule, is_k_major, rows_begin_with, tma_addresses
 from kgen.ops.gemm.wgmma_model import WgmmaConstants
 from kgen.tuning_db.machines import constants
 
@@ -114,7 +115,11 @@ class WgmmaSizes(GemmSchedule):
 
     def inside_sectors(self, g: Gemm) -> list[bool]:
         """Whether rows of A, and of B, as TMA reads them begin inside sectors of 32 bytes."""
-        return [not (copied or sectors_of_rows(x)) for copied, x in zip(self.copied(g), (g.a, g.b))]
+        return [not (copied or rows_begin_with(x, SECTOR)) for copied, x in zip(self.copied(g), (g.a, g.b))]
+
+    def inside_lines(self, g: Gemm) -> list[bool]:
+        """The same of lines of 128 bytes."""
+        return [not (copied or rows_begin_with(x, LINE)) for copied, x in zip(self.copied(g), (g.a, g.b))]
 
     def copies(self, g: Gemm) -> bool:
         """Whether an operand is copied before anything else."""
