@@ -301,7 +301,7 @@ def test_the_warning_tells_the_nearest_shape_and_a_tuned_one_gives_none(monkeypa
     monkeypatch.setenv("KGEN_DATABASE", str(tmp_path / "tuning.sqlite"))
     problem = kgen.hgemm.problem(M=512, N=512, K=512)
     with open_store(tmp_path / "tuning.sqlite") as store:
-        put(store, problem, H200, another(problem, H200))
+        put(store, problem, H200, another(problem, H200), gain=1.2)
     assert serve(problem)[1] == []
     choice, (warning,) = serve(kgen.hgemm.problem(M=512, N=512, K=1024))
     assert choice.how == "nearest"

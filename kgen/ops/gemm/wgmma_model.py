@@ -84,6 +84,7 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     lesser: float  # the part of products or memory that the longer of them does not hide
     cluster: float  # that a kernel takes longer whose blocks wait for each other
     second: float  # what a second block costs a multiprocessor when both start
+    idle: float  # what pingpong's second warpgroup costs that has no tile
     one_stage: float  # how much longer a kernel takes whose epilogue has one stage
     in_flight: float = scaled_by("bandwidth")  # bytes that are under way at the most bandwidth
     kept: float = scaled_by("l2_bytes")  # bytes of an operand that L2 keeps from one wave of tiles to the next
@@ -149,6 +150,7 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     # Blocks of a cluster lose what neighbours share without one: nothing where rows begin inside sectors.
     around = around + where(config.cluster_size > 1, k.cluster * (1 - sum(config.inside_sectors(g)) / 2), 0.0)
     around = around + where(resident > 1, k.second, 0.0)
+    around = around + where(config.pingpong & (rounds <= 1), k.idle, 0.0)
     return around, _step(config, problem, target, resident), steps, beside, reached, in_step, workers
 
 
