@@ -270,7 +270,8 @@ class Problem:
         return made._checked() if len(operands) == len(specs) else made
 
     def with_outputs(self, outputs: Sequence[Operand]) -> Problem:
-        """The problem of inputs that were bound alone, with outputs whose shapes are known to follow from these."""
+        """The problem of inputs that were bound alone, with outputs whose shapes are known to follow from these. ArgumentError as
+        `bind`, but for shapes."""
         return Problem(self.graph, (*self.operands, *outputs), self.leading, self.bindings)._checked()
 
     def _checked(self) -> Problem:

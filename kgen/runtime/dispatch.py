@@ -181,8 +181,8 @@ def default(
 ) -> Choice:
     """The best, by the cost model, of the defaults of schedules that are not for tuning alone; or of what a restriction leaves.
 
-    `of` tells that of a schedule. Raises ConfigError where no schedule can serve the problem, or where
-    it takes several launches (`kgen.dsl.program`).
+    `of` tells that of a schedule. Raises ConfigError where no schedule can serve the problem, or where it takes several
+    launches (`kgen.dsl.program`).
     """
     problem = normalised(problem)
     if not family_of(problem.graph).schedules:
