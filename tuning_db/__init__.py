@@ -67,13 +67,15 @@ _LAZY = {
 
 def is_there(url: str | os.PathLike[str]) -> bool:
     """Whether there is a database to open: a file, or whatever a server's URL names. Plain paths load no SQLAlchemy."""
+    given = os.fspath(url)
+    if "://" not in given and not given.startswith("~"):  # as every first call asks
+        return os.path.exists(given)
     from kgen.codegen.settings import user_path
     from kgen.dsl.errors import DatabaseError
 
-    given = os.fspath(url)
     try:
         if "://" not in given:
-            return os.path.exists(user_path(given) if given.startswith("~") else given)
+            return os.path.exists(user_path(given))
         from kgen.tuning_db.engine import parse_url, sqlite_path
 
         try:

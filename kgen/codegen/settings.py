@@ -18,7 +18,11 @@ from kgen.dsl.errors import ArgumentError
 
 def cache_dir() -> Path:
     """The cache folder: KGEN_CACHE_DIR, else the user's own cache folder. It need not exist yet."""
-    return _cache_dir(*map(os.environ.get, ("KGEN_CACHE_DIR", "XDG_CACHE_HOME", "HOME")))
+    return _cache_dir(*map(os.environ.get, _CACHE))
+
+
+#: What the cache folder follows from.
+_CACHE = "KGEN_CACHE_DIR", "XDG_CACHE_HOME", "HOME"
 
 
 @functools.lru_cache(maxsize=8)
@@ -32,7 +36,12 @@ def _cache_dir(given: str | None, *_of_user: str | None) -> Path:
 
 def database() -> str:
     """The tuning database: the URL in KGEN_DATABASE, else the path of a file in the cache folder, which need not exist yet."""
-    return os.environ.get("KGEN_DATABASE") or os.path.join(cache_dir(), "tuning.sqlite")
+    return os.environ.get("KGEN_DATABASE") or _database(*map(os.environ.get, _CACHE))
+
+
+@functools.lru_cache(maxsize=8)
+def _database(*of_cache: str | None) -> str:
+    return os.path.join(_cache_dir(*of_cache), "tuning.sqlite")
 
 
 def warm_calls() -> str:

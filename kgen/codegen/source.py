@@ -6,11 +6,12 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Literal, Union
 
 from kgen.codegen.layout import laid_out
 from kgen.codegen.names import plain
-from kgen.dsl.size import Dim, Size, evaluate
+from kgen.dsl.size import Dim, Size, evaluate, function_of
 from kgen.dsl.target import Arch
 from kgen.dsl.types import DType
 
@@ -154,6 +155,29 @@ class Bound:
     maps: dict[int, Extent]
 
 
+class _Binding:
+    """`Source.bind` of a grid and parameters: their sizes as one function of the symbols, made once for all problems of a kernel."""
+
+    def __init__(self, grid: tuple[Size, Size, Size], params: tuple[Param, ...]) -> None:
+        self._of = grid, params
+        integers = {i: p.value for i, p in enumerate(params) if isinstance(p, Integer)}
+        maps = {i: (p.sizes, p.strides) for i, p in enumerate(params) if isinstance(p, TensorMap)}
+        beside = {i: p for i, p in enumerate(params) if isinstance(p, Pointer) and p.access in ("scratch", "counters")}
+        self._integers, self._maps = (*integers,), (*maps,)
+        self._workspaces = [(i, p.dtype.bytes, p.access == "counters") for i, p in beside.items()]
+        sizes = tuple(p.size for p in beside.values())
+        self._values = function_of((grid, (*integers.values(),), sizes, (*maps.values(),)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Binding, self._of  # pickles hold no function that was compiled
+
+    def __call__(self, symbols: Mapping[str, int]) -> Bound:
+        grid, integers, sizes, extents = self._values(symbols)
+        workspaces = tuple(Workspace(i, n * width, zeroed) for (i, width, zeroed), n in zip(self._workspaces, sizes))
+        maps = dict(zip(self._maps, starmap(Extent, extents)))
+        return Bound(grid, dict(zip(self._integers, integers)), workspaces, maps)
+
+
 @dataclass(frozen=True)
 class Source:
     """One kernel in CUDA C++.
@@ -181,21 +205,11 @@ class Source:
 
     def bind(self, symbols: Mapping[str, int]) -> Bound:
         """The launch for given symbols: those of `Schedule.symbols(problem)`, and SM_COUNT."""
-        x, y, z = (evaluate(size, symbols) for size in self.launch.grid)
-        integers = {i: evaluate(p.value, symbols) for i, p in enumerate(self.params) if isinstance(p, Integer)}
-        workspaces = tuple(
-            Workspace(i, evaluate(p.size, symbols) * p.dtype.bytes, p.access == "counters")
-            for i, p in enumerate(self.params)
-            if isinstance(p, Pointer) and p.access in ("scratch", "counters")
-        )
-        maps = {
-            i: Extent(
-                tuple(evaluate(size, symbols) for size in p.sizes), tuple(evaluate(size, symbols) for size in p.strides)
-            )
-            for i, p in enumerate(self.params)
-            if isinstance(p, TensorMap)
-        }
-        return Bound((x, y, z), integers, workspaces, maps)
+        return self._bound(symbols)
+
+    @functools.cached_property
+    def _bound(self) -> _Binding:
+        return _Binding(self.launch.grid, self.params)
 
     @property
     def digest(self) -> str:

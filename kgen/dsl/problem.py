@@ -12,9 +12,9 @@ from typing import Any, NewType, TypeVar, Union
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.dsl.expr import Expr, Shape
-from kgen.dsl.operator import Graph, TensorSpec
+from kgen.dsl.operator import Graph, TensorSpec, of_graph
 from kgen.dsl.ops import OPS, operands_as, roles_in
-from kgen.dsl.size import Binary, Dim, evaluate, symbols_of
+from kgen.dsl.size import Binary, Dim, Size, evaluate, symbols_of
 from kgen.dsl.types import DType, dtype
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,6 +100,20 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def common_alignment(*values: int) -> int:
     """The largest power of two, at most 16, that divides all the values (addresses or byte strides)."""
     return math.gcd(WIDEST_ACCESS, *values)
+
+
+def _counted(node: Expr) -> Size | None:
+    """The size whose numbers a node gives, as i32."""
+    if node.op == "arange":
+        return node.shape.dims[0]
+    return node.attr if node.op == "size" else None  # type: ignore[no-any-return]  # a Size
+
+
+@of_graph
+def _limited(graph: Graph) -> list[Expr]:
+    """The nodes that not every size is right for: those that count, and reductions that give nothing of no element."""
+    reduced = [n for n in graph.nodes if OPS[n.op].kind == "reduction" and not OPS[n.op].sums]
+    return reduced + [n for n in graph.nodes if _counted(n) is not None]
 
 
 @dataclass(frozen=True)
@@ -276,31 +290,26 @@ class Problem:
 
     def _checked(self) -> Problem:
         """Itself. Raises ArgumentError where a maximum of no element would be computed, or a number that is no i32."""
-        if not self.empty:
-            self._check_reductions()
-            self._check_numbers()
+        limited = _limited(self.graph)
+        if limited and not self.empty:
+            for node in limited:
+                self._check(node)
         return self
 
-    def _check_numbers(self) -> None:
-        """Raises ArgumentError where the size of an axis, or a number along it, would be no i32."""
-        for node in self.graph.nodes:
-            size = {"arange": node.shape.dims[:1], "size": (node.attr,)}.get(node.op)
-            if size and evaluate(size[0], self.sizes) >= 2**31:
-                n = evaluate(size[0], self.sizes)
+    def _check(self, node: Expr) -> None:
+        """As `_checked`, of one node."""
+        size = _counted(node)
+        if size is None:
+            count, results = self.elements_of(node.args[0].shape), self.elements_of(node.shape)
+            if count == 0 < results:
+                told = ", ".join(f"{o.name} {list(o.shape)}" for o in self.inputs)
                 raise ArgumentError(
-                    f"{self.graph.name}: {node.op} of {size[0]}={n} ({node.where}) is computed in i32; expected less than 2^31"
+                    f"{self.graph.name}: {node.op} of no element ({node.where}), with {told}; expected at least one"
                 )
-
-    def _check_reductions(self) -> None:
-        """Raises ArgumentError where a maximum of no element would be computed."""
-        for node in self.graph.nodes:
-            if OPS[node.op].kind == "reduction" and not OPS[node.op].sums:
-                count, results = self.elements_of(node.args[0].shape), self.elements_of(node.shape)
-                if count == 0 < results:
-                    told = ", ".join(f"{o.name} {list(o.shape)}" for o in self.inputs)
-                    raise ArgumentError(
-                        f"{self.graph.name}: {node.op} of no element ({node.where}), with {told}; expected at least one"
-                    )
+        elif (n := evaluate(size, self.sizes)) >= 2**31:
+            raise ArgumentError(
+                f"{self.graph.name}: {node.op} of {size}={n} ({node.where}) is computed in i32; expected less than 2^31"
+            )
 
     @classmethod
     def dense(cls, graph: Graph, sizes: Sizes, layouts: Mapping[str, str] | None = None) -> Problem:

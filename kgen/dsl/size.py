@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
 from kgen.dsl.errors import DefinitionError
 
@@ -129,10 +129,45 @@ def evaluate(size: Size, symbols: Mapping[str, int]) -> int:
         return size
     if isinstance(size, Dim):
         if size.name not in symbols:
-            raise DefinitionError(f"no value for dimension {size.name}; known: {', '.join(sorted(symbols)) or 'none'}")
+            raise _unknown(size.name, symbols)
         return symbols[size.name]
     assert isinstance(size, Binary)
     return _FOLD[size.op](evaluate(size.left, symbols), evaluate(size.right, symbols))
+
+
+def _unknown(name: str, symbols: Mapping[str, int]) -> DefinitionError:
+    return DefinitionError(f"no value for dimension {name}; known: {', '.join(sorted(symbols)) or 'none'}")
+
+
+#: Sizes, in tuples of tuples.
+Sizes = Union[Size, tuple["Sizes", ...]]
+
+
+def function_of(sizes: Sizes) -> Callable[[Mapping[str, int]], Any]:
+    """What `evaluate` gives of each of the sizes, in tuples as these are, as a function of the symbols' values: Python compiles it."""
+    values: Callable[[Mapping[str, int]], Any] = eval(f"lambda at: {_python(sizes)}", {"min": min, "max": max})
+
+    def found(symbols: Mapping[str, int]) -> Any:
+        try:
+            return values(symbols)
+        except KeyError as error:
+            raise _unknown(error.args[0], symbols) from None
+
+    return found
+
+
+def _python(sizes: Sizes) -> str:
+    if isinstance(sizes, tuple):
+        return "(" + "".join(f"{_python(one)}, " for one in sizes) + ")"
+    if isinstance(sizes, int):
+        return str(sizes)
+    if isinstance(sizes, Dim):
+        return f"at[{sizes.name!r}]"
+    assert isinstance(sizes, Binary)
+    left, right = _python(sizes.left), _python(sizes.right)
+    if sizes.op in ("min", "max"):
+        return f"{sizes.op}({left}, {right})"
+    return f"-(-{left} // {right})" if sizes.op == "ceil_div" else f"({left} {sizes.op} {right})"
 
 
 def symbols_of(size: Size) -> frozenset[str]:

@@ -8,9 +8,10 @@ architecture are those of the table of compute capabilities in the CUDA programm
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -86,7 +87,7 @@ class Target:
     bandwidth: float
     clock_hz: float
     f32_flops: float
-    tensor_flops: Mapping[str, float] = field(hash=False)
+    tensor_flops: Mapping[str, float]
     power_watts: float | None = None
     registers_per_sm: int = 65536
     driver: str | None = None
@@ -98,9 +99,17 @@ class Target:
     def __str__(self) -> str:
         return self.name if self.name == str(self.arch) else f"{self.name} ({self.arch})"
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        # Much of what a first call looks up is of a target: hashed once.
+        return hash((self.name, self.arch, self.sm_count, self.driver, self.machine))
+
     def __reduce__(self) -> Any:
         # A mapping proxy does not travel to worker processes by itself.
-        values = {**vars(self), "tensor_flops": dict(self.tensor_flops)}
+        values = {one.name: getattr(self, one.name) for one in fields(self)} | {"tensor_flops": dict(self.tensor_flops)}
         return _rebuild, (values,)
 
     @property

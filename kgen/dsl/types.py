@@ -8,9 +8,9 @@ from typing import Union
 from kgen.dsl.errors import DefinitionError, told_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """An element type.
+    """An element type; there is one object of each, compared by identity.
 
     `bits` is its width in memory, `kind` is "float", "int" or "bool", `ctype` its name in CUDA C++, `torch` that in torch, and
     `digits` the number of binary digits of its significand (floats): how far a rounded result may lie from the exact one.

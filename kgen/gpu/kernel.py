@@ -91,22 +91,23 @@ class PreparedLaunch:
             names = ", ".join(param.name for param in params)
             raise ArgumentError(f"kernel {entry} takes {len(params)} arguments ({names}), got {len(arguments)}")
         x, y, z = (*grid, 1, 1)[:3]
-        if any(not 1 <= size <= limit for size, limit in zip((x, y, z), _GRID_LIMITS)):
+        if min(x, y, z) < 1 or x > _GRID_LIMITS[0] or y > _GRID_LIMITS[1] or z > _GRID_LIMITS[2]:
             raise ArgumentError(f"kernel {entry}: a grid of {x} x {y} x {z} blocks is outside 1 to {_GRID_LIMITS}")
-        if any(size % cluster for size, cluster in zip((x, y, z), kernel.source.launch.cluster)):
+        cluster = kernel.source.launch.cluster
+        if x % cluster[0] or y % cluster[1] or z % cluster[2]:
             raise ArgumentError(
                 f"kernel {entry}: a grid of {x} x {y} x {z} blocks does not divide into clusters of "
-                f"{' x '.join(map(str, kernel.source.launch.cluster))}"
+                f"{' x '.join(map(str, cluster))}"
             )
         self._kernel = kernel
-        addressed = [isinstance(param, (Pointer, TensorMap)) for param in params]
-        order = sorted(range(len(params)), key=lambda i: not addressed[i])
+        addressed = [i for i, param in enumerate(params) if isinstance(param, (Pointer, TensorMap))]
+        order = [*addressed, *(i for i in range(len(params)) if i not in addressed)]
         self._place = {index: slot for slot, index in enumerate(order)}
-        self._pointers = slice(0, sum(addressed))
-        self._slots: Any = (ctypes.c_uint64 * max(1, len(params)))(*(encode(params[i], arguments[i]) for i in order))
+        self._pointers = slice(0, len(addressed))
+        self._slots: Any = (ctypes.c_uint64 * max(1, len(params)))(*[encode(params[i], arguments[i]) for i in order])
         views = {i: EncodedMap(p, _extent(entry, p, i, maps)) for i, p in enumerate(params) if isinstance(p, TensorMap)}
         base = ctypes.addressof(self._slots)
-        values = (views[i].location if i in views else base + 8 * self._place[i] for i in range(len(params)))
+        values = [views[i].location if i in views else base + 8 * self._place[i] for i in range(len(params))]
         self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*values)
         geometry = (x, y, z, *kernel.source.launch.block, kernel.source.launch.shared_bytes)
         self._geometry, self._early = geometry, early and kernel.source.launch.pdl

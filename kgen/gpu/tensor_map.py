@@ -54,23 +54,24 @@ def check(map: TensorMap, extent: Extent) -> None:
         raise refuse("1 to 5 axes", rank)
     if (len(extent.sizes), len(extent.strides)) != (rank, rank - 1):
         raise refuse(f"{rank} sizes and {rank - 1} strides for its box {map.box}", extent)
-    if any(not 1 <= n <= 256 for n in map.box):
+    if min(map.box) < 1 or max(map.box) > 256:
         raise refuse("a box of 1 to 256 elements along each axis", map.box)
     row = map.box[0] * width
     if row % UNIT:
         raise refuse(f"a box whose rows are multiples of {UNIT} bytes", f"{map.box[0]} elements of {map.dtype}")
     if map.swizzle and row > map.swizzle:
         raise refuse(f"rows of a box within the {map.swizzle} bytes of its swizzle", f"{row} bytes")
-    if any(not 1 <= n <= _SIZE_LIMIT for n in extent.sizes):
+    if min(extent.sizes) < 1 or max(extent.sizes) > _SIZE_LIMIT:
         raise refuse("sizes of 1 to 2^32", extent.sizes)
     if map.access == "out" and extent.sizes[0] * width % UNIT:
         raise refuse(
             f"rows of multiples of {UNIT} bytes where it stores: it writes no less", f"{extent.sizes[0]} elements"
         )
-    if any(s * width % UNIT or not 0 <= s * width < _STRIDE_LIMIT for s in extent.strides):
-        raise refuse(
-            f"strides that are multiples of {UNIT} bytes below 2^40", f"{extent.strides} elements of {map.dtype}"
-        )
+    for stride in extent.strides:
+        if stride * width % UNIT or not 0 <= stride * width < _STRIDE_LIMIT:
+            raise refuse(
+                f"strides that are multiples of {UNIT} bytes below 2^40", f"{extent.strides} elements of {map.dtype}"
+            )
 
 
 class EncodedMap:
