@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,18 +12,32 @@ from collections.abc import Iterator
 _calling: dict[int, float] = {}
 #: Seconds of a call for which others wait: one that takes longer compiles, without the interpreter's lock.
 _PAUSE = 0.02
+#: Seconds after which a thread that computes has to hand over the interpreter's lock, while a call is under way.
+_SWITCH = 1e-4
+
+_lock = threading.Lock()
+#: The interpreter's own such seconds, while a call is under way.
+_usual = sys.getswitchinterval()
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """While a thread is in here recordings hardly go on: beside one, which keeps the interpreter's lock for 5 ms at a time, a
-    first call of 3 ms took 20 to 40."""
+    """While a thread is in here recordings hardly go on, and no thread keeps the interpreter's lock for long, which a first call
+    gives away with each call of the driver: beside one that kept it for the usual 5 ms a first call of 3 ms took 20 to 40."""
+    global _usual
     thread = threading.get_ident()
-    _calling[thread] = time.monotonic()
+    with _lock:
+        if not _calling:
+            _usual = sys.getswitchinterval()
+            sys.setswitchinterval(_SWITCH)
+        _calling[thread] = time.monotonic()
     try:
         yield
     finally:
-        _calling.pop(thread, None)
+        with _lock:
+            _calling.pop(thread, None)
+            if not _calling:
+                sys.setswitchinterval(_usual)
 
 
 def rest() -> None:
