@@ -293,6 +293,7 @@ def _make_span(
         "row_threads": source.choice((1, 2, 4, 8, 16, 32)),
         "threads": source.choice((64, 64, 128)),
         "turns": source.choice((1, 2, 4)),
+        "pack": source.choice([n for n in (1, 2, 4) if n * DTYPES[dtype].bytes <= 16]),
         "columns": source.choice(("early", "late")),
     }
     traits = {
@@ -310,7 +311,7 @@ def _make_span(
         fixed["columns"] = "late"
     graph = operator(dtype, traits["expression"]).graphs[0]
     threads = int(fixed["row_threads"])
-    length = _length(source, traits["length"], 1, threads)
+    length = _length(source, traits["length"], int(fixed["pack"]), threads)
     block = int(fixed["threads"]) // threads * int(fixed["turns"])
     count = {"one": 1, "two": 2, "below a block": block - 1, "above a block": block + 1, "prime": 13}[traits["rows"]]
     head = (max(1, count),) if traits["expression"] != "masked" else (max(1, count), 1)

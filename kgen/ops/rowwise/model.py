@@ -170,9 +170,9 @@ class SpanConstants(Constants, model="rowwise_span"):
     """The same for blocks whose rows are one span of memory."""
 
     element: float  # instructions of an element,
-    operand: float  # for each operand of rows,
-    reduction: float  # for each reduction,
-    column: float  # and for each operand of [N] that is read for every row
+    operand: float  # for each vector of an operand of rows,
+    reduction: float  # for each reduction of an element,
+    column: float  # and for each vector of an operand of [N] that is read for every row
     row: float  # of a thread, for a phase of a row
     halving: float  # and for each time that the lanes of a reduction meet
     issued: float  # of the issue slots
@@ -189,10 +189,10 @@ class SpanConstants(Constants, model="rowwise_span"):
 
 
 @functools.lru_cache(maxsize=4096)
-def _conflicts(row_threads: int, length: int, size: int) -> int:
-    """How many words of one bank a warp's access to single elements of its rows in shared memory wants at most."""
-    at = {(r * length + lane) * size // 4 for r in range(32 // row_threads) for lane in range(row_threads)}
-    banks = [word % 32 for word in at]
+def _conflicts(row_threads: int, length: int, size: int, pack: int) -> int:
+    """How many words of one bank a warp's access to a vector a thread of its rows in shared memory wants at most."""
+    starts = [r * length + lane * pack for r in range(32 // row_threads) for lane in range(row_threads)]
+    banks = [word % 32 for word in {(start + e) * size // 4 for start in starts for e in range(pack)}]
     return max(map(banks.count, banks))
 
 
@@ -202,7 +202,8 @@ def _span_of_class(config: RowwiseSpan, problem: Problem, target: Target) -> tup
     k = constants(SpanConstants, target)
     inputs, operands, reductions = accesses(problem)[0], _moved(problem)[2], _reductions(problem.graph, False)
     columns, early = sum(a.kind == "column" for a in inputs), config.columns == "early"
-    an_element = k.element + k.operand * operands + k.reduction * reductions + where(early, 0.0, k.column * columns)
+    an_element = k.element + k.operand * operands / config.pack + k.reduction * reductions
+    an_element = an_element + where(early, 0.0, k.column * columns) / config.pack
     a_row = k.row * (_phases(problem.graph, False) + 1) + k.halving * reductions * log2(config.row_threads)
     of_rows = any(a.kind == "row" for a in inputs)
     waits = k.late * (1.0 if of_rows else where(early, 0.0, 1.0) * (columns > 0))
@@ -217,15 +218,19 @@ def span_seconds(config: RowwiseSpan, problem: Problem, target: Target) -> Vecto
     an_element, a_row, kept, waits = _span_of_class(config, problem, target)
     written, widest, operands = _moved(problem)
     traffic = rows * length * (kept_bytes(problem) + written)
-    elements = config.vectors(problem)
+    vectors = config.vectors(problem)
+    elements = vectors * config.pack
     blocks = ceil_div(rows, config.rows)
     threads = blocks * config.rows * config.row_threads  # of all rows
     clocks = target.sm_count * target.clock_hz
 
     of_row = elements * an_element + a_row
     issue = threads * of_row / (128 * k.issued * clocks)
-    conflicts = chosen(config.row_threads, {n: _conflicts(n, length, widest) for n in (1, 2, 4, 8, 16, 32)}, 1)
-    accessed = threads / 32 * elements * operands * conflicts * k.access / clocks
+    by_pack = {
+        pack: chosen(config.row_threads, {n: _conflicts(n, length, widest, pack) for n in (1, 2, 4, 8, 16, 32)}, 1)
+        for pack in (1, 2, 4)
+    }
+    accessed = threads / 32 * vectors * operands * chosen(config.pack, by_pack, 1) * k.access / clocks
 
     # Latency: the blocks that a multiprocessor holds at a time, of which each has its rows one after another.
     registers = ceil_div(floor(k.registers + elements * kept), 8) * 8

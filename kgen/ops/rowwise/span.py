@@ -1,8 +1,9 @@
 """RowwiseSpan: short rows, at any address. A block's rows are one span of memory, whose vectors pass through shared memory.
 
-Rows of a few elements, or of an odd number, have no vectors of their own, and single elements keep too little on its way for too
-many instructions. Here what comes and goes are vectors of 16 bytes, whatever a row's length; of a row in shared memory each
-thread of a warp, or of a part of one, has single elements, and then of the next row that these threads have in the span.
+Rows of a few elements, or of an odd number, have no vectors of 16 bytes of their own, and less keeps too little on its way for
+too many instructions. Here what comes and goes are such vectors, whatever a row's length; of a row in shared memory each thread
+of a warp, or of a part of one, has the vectors that the row does have, and then of the next row that these threads have in the
+span.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ class RowwiseSpan(Schedule):
     by_size = ("load",)
 
     # What Rowwise lets a config choose.
-    keep, shift, algorithm, cluster, pack, unroll, store = "span", False, "two_pass", 1, 1, 1, "default"
+    keep, shift, algorithm, cluster, unroll, store = "span", False, "two_pass", 1, 1, "default"
 
     row_threads = choice(32, 16, 8, 4, 2, 1)  # that share a row
     threads = choice(128, 256, 512, 64)
     turns = choice(1, 2, 4, 8, 16)  # rows of a thread, one after another
+    pack = choice(1, 2, 4)  # elements of a vector in shared memory
     columns = choice("early", "late")  # when operands of [N] are read: once, or for every row
     load = choice("default", "evict_last")  # evict_last: L2 evicts what is read after what is written
 
@@ -61,12 +63,12 @@ class RowwiseSpan(Schedule):
 
     @of_shape
     def vectors(self, problem: Problem) -> Vector:
-        """Elements of a row that a thread has."""
-        return maximum(1, ceil_div(problem.leading[-1], self.row_threads))
+        """Vectors of a row that a thread has."""
+        return maximum(1, ceil_div(problem.leading[-1], self.row_threads * self.pack))
 
     def longest_row(self, problem: Problem) -> int:
         """The longest row that a kernel of as many elements a thread takes."""
-        return int(self.vectors(problem) * self.row_threads)
+        return int(self.vectors(problem) * self.row_threads * self.pack)
 
     def is_whole(self, problem: Problem) -> bool:
         """Whether the threads' elements are a row exactly."""
@@ -78,7 +80,7 @@ class RowwiseSpan(Schedule):
 
     def stage_columns(self, problem: Problem) -> Vector:
         """Elements of each operand that a block has in shared memory."""
-        return self.rows * self.vectors(problem) * self.row_threads
+        return self.rows * self.vectors(problem) * self.row_threads * self.pack
 
     @of_shape
     def stage_bytes(self, problem: Problem) -> Vector:
@@ -113,11 +115,19 @@ class RowwiseSpan(Schedule):
 
     @rule
     @sized
+    def vectors_of_rows(self, problem: Problem, target: Target) -> Vector:
+        """a row is whole vectors, of at most 16 bytes, and begins at a multiple of them in every operand"""
+        widest = max(a.bytes for a in itertools.chain(*accesses(problem)) if a.kind in ("full", "column"))
+        aligned = (self.pack <= widest_pack(problem)) & (self.pack * widest <= 16)
+        return aligned & (problem.leading[-1] % self.pack == 0)
+
+    @rule
+    @sized
     def elements_of_a_thread(self, problem: Problem, target: Target) -> Vector:
         """a thread has at most 32 elements of a row, and keeps 64 of all operands in its registers"""
         columns = sum(a.kind == "column" for a in accesses(problem)[0])
         kept = len(full_operands(problem)[0]) + where(self.columns == "early", columns, 0)
-        elements = self.vectors(problem)
+        elements = self.vectors(problem) * self.pack
         return (elements <= 32) & (elements * kept <= 64)
 
     @rule
@@ -137,7 +147,7 @@ class RowwiseSpan(Schedule):
     @sized
     def idle_threads(self, problem: Problem, target: Target) -> Vector:
         """no row has twice the threads that have something to do"""
-        return (self.row_threads < 2 * maximum(1, problem.leading[-1])) | (self.row_threads == 1)
+        return (self.row_threads * self.pack < 2 * maximum(1, problem.leading[-1])) | (self.row_threads == 1)
 
     @pruning
     @sized
@@ -197,7 +207,7 @@ class RowwiseSpan(Schedule):
     def _least(self, problem: Problem) -> Limit:
         """Rows are so long that no thread lacks more than its last element."""
         length = Dim(f"n{len(problem.leading) - 1}")
-        return Limit(length, least=(int(self.vectors(problem)) - 1) * self.row_threads + 1)
+        return Limit(length, least=(int(self.vectors(problem)) - 1) * self.row_threads * self.pack + 1)
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
         """See model.py."""
