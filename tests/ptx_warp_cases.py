@@ -26,7 +26,7 @@ _COPIES = """  const unsigned char* const from = reinterpret_cast<const unsigned
   ptx::cp_async<16>(base + 1536 + t * 16, from + t * 16);
   ptx::cp_async_commit();
   ptx::cp_async<16>(base + 3584 + t * 16, from + t * 16, t % 17);
-  ptx::cp_async_cached<8>(base + 5632 + t * 8, from + t * 8, t % 9, ptx::policy_evict_last());
+  ptx::cp_async<8>(base + 5632 + t * 8, from + t * 8, t % 9);
   ptx::cp_async<4>(base + 6656 + t * 4, t % 2 ? from + t * 4 : nullptr, t % 2 * 4);
   ptx::cp_async_commit();
   ptx::cp_async_wait<2>();

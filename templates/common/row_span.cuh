@@ -2,18 +2,12 @@
 
 //: fetch_span
 // Sends for `elements` of a span, by vectors of 16 bytes at multiples of that; the place is filled up with 0 to `room`.
-// EvictLast: L2 evicts their lines after others.
-template <int Threads, bool EvictLast, typename T>
+template <int Threads, typename T>
 __device__ __forceinline__ void fetch_span(unsigned char* place, const T* span, int elements, int room) {
   constexpr int PACK = 16 / sizeof(T);
   for (int at = threadIdx.x * PACK; at < room; at += Threads * PACK) {
-    const unsigned to = ptx::smem_address(place) + at * static_cast<int>(sizeof(T));
     const int valid = min(max(elements - at, 0), PACK) * static_cast<int>(sizeof(T));
-    if constexpr (EvictLast) {
-      ptx::cp_async_cached<16>(to, span + at, valid, ptx::policy_evict_last());
-    } else {
-      ptx::cp_async<16>(to, span + at, valid);
-    }
+    ptx::cp_async<16>(ptx::smem_address(place) + at * static_cast<int>(sizeof(T)), span + at, valid);
   }
 }
 

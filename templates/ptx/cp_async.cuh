@@ -18,17 +18,6 @@ __device__ __forceinline__ void cp_async(unsigned destination, const void* sourc
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(destination), "l"(source), "n"(Bytes) : "memory");
 }
 
-//: cp_async_cached
-// As cp_async of `valid` bytes, with a cache policy of L2.
-template <int Bytes>
-__device__ __forceinline__ void cp_async_cached(unsigned destination, const void* source, int valid,
-                                                unsigned long long policy) {
-  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
-  asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3, %4;" ::"r"(destination), "l"(source),
-               "n"(Bytes), "r"(valid), "l"(policy)
-               : "memory");
-}
-
 //: cp_async_commit
 // Closes the group of the copies this thread has issued since the last commit.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -45,7 +45,6 @@ INSTRUCTIONS: dict[str, list[str]] = {
     "store_cluster_async": [f"{_SENT}.{vector}b32" for vector in ("", "v2.", "v4.")],
     # "cp.async", "griddepcontrol".
     "cp_async": ["cp.async.ca.shared.global"] * 2,
-    "cp_async_cached": ["cp.async.ca.shared.global.L2::cache_hint"],
     "cp_async_commit": ["cp.async.commit_group"],
     "cp_async_wait": ["cp.async.wait_group"],
     "griddepcontrol_wait": ["griddepcontrol.wait"],

@@ -222,13 +222,16 @@ GOLDENS: dict[str, Golden] = {
          "load": "evict_last"}),
     "rowwise_span": Golden(
         "layer_norm", f16, {"...": (100000,), "N": 59}, (), "RowwiseSpan",
-        {"row_threads": 4, "threads": 128, "turns": 4, "columns": "early", "load": "evict_last"}),
+        {"row_threads": 4, "threads": 128, "turns": 4, "columns": "early"}),
     "rowwise_span_loss": Golden(
         "cross_entropy", f32, {"M": 4096, "N": 96}, (), "RowwiseSpan",
-        {"row_threads": 32, "threads": 128, "turns": 2, "columns": "late", "load": "default"}),
+        {"row_threads": 32, "threads": 128, "turns": 2, "columns": "late"}),
     "rowwise_span_lone": Golden(
         "softmax", bf16, {"...": (65537,), "N": 5}, (), "RowwiseSpan",
-        {"row_threads": 1, "threads": 64, "turns": 4, "columns": "late", "load": "evict_last"}),
+        {"row_threads": 1, "threads": 64, "turns": 4, "columns": "late"}),
+    "rowwise_span_packed": Golden(
+        "layer_norm", f16, {"...": (65536,), "N": 40}, (), "RowwiseSpan",
+        {"row_threads": 2, "threads": 128, "turns": 2, "pack": 4, "columns": "late"}),
     "rowwise_shifted": Golden(
         "layer_norm", f16, {"...": (32768,), "N": 4095}, (), "Rowwise",
         {"row_threads": 256, "threads": 256, "pack": 8, "shift": True, "load": "evict_last"}),

@@ -74,10 +74,6 @@ EMU_INLINE void cp_async(unsigned destination, const void* source, int valid = B
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
   emu_cp_async(destination, source, Bytes, valid);
 }
-template <int Bytes>
-EMU_INLINE void cp_async_cached(unsigned destination, const void* source, int valid, unsigned long long) {
-  cp_async<Bytes>(destination, source, valid);
-}
 EMU_INLINE void cp_async_commit() { emu_cp_async_commit(); }
 template <int Pending>
 EMU_INLINE void cp_async_wait() {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target, sm
 from kgen.dsl.vector import Vector, ceil_div, log2, maximum, negated, where
+from kgen.ops.common.memory_bound import load_policy
 from kgen.ops.rowwise.kernel import accesses, kept_bytes
 from kgen.ops.rowwise.plan import plan_of
 from kgen.ops.rowwise.problem import shifted_pack, sums_alone, widest_pack
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 #: Of what was never the better one: more than all that is a matter of degree.
 _WRONG = 64
+#: Columns of a row with vectors of 16 bytes, up to which it gains by RowwiseSpan.
+_LONGEST_ALIGNED_SPAN = 96
+#: Bytes of rows from which on L2 should keep what is read.
+_LASTING = 2048
 
 
 def misfit(config: Rowwise, problem: Problem, target: Target) -> Vector:
@@ -29,6 +34,12 @@ def misfit(config: Rowwise, problem: Problem, target: Target) -> Vector:
     if 512 <= wide <= (2**15 if phases == 1 else 2**14) and any(a.kind == "full" for a in accesses(problem)[1]):
         return _of_a_short_row(config, problem, phases)
     return _of_a_row(config, problem, target)
+
+
+def row_load(problem: Problem, target: Target) -> str:
+    """`load` of a default: as `load_policy` says, but for short rows. They gain at most 1% by evict_last, and lose up to 9% where lines
+    have parts of several rows."""
+    return "default" if _row_bytes(problem) < _LASTING else load_policy(problem, target)
 
 
 def pack_of_one_access(problem: Problem, shift: bool) -> int:
@@ -137,10 +148,18 @@ def left_to_blocks(problem: Problem) -> str:
     return "rows of which nothing but sums is asked for need not wait for one another" if sums_alone(problem) else ""
 
 
-def longest_span(problem: Problem) -> int:
-    """The longest rows that gain by RowwiseSpan. Random numbers come by four, of which single elements use one."""
+def longest_span(problem: Problem, aligned: bool, widest: int) -> int:
+    """The longest rows like a problem's that gain by RowwiseSpan; 0 where those of its length do not.
+
+    Random numbers come by four, of which single elements use one. `aligned`: rows have vectors of 16 bytes, of elements of `widest`
+    bytes. Of 2^n and of 6, 12, ... such vectors threads have equal shares in registers.
+    """
     if any(n.op == "random" for n in problem.graph.nodes):
         return 64
+    if aligned:
+        vectors = problem.leading[-1] * widest // 16
+        odd = vectors // (vectors & -vectors) if vectors else 1
+        return 0 if odd == 1 or (odd == 3 and vectors > 3) else _LONGEST_ALIGNED_SPAN
     return 128 if sums_alone(problem) else 512
 
 

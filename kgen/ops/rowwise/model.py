@@ -18,6 +18,7 @@ from kgen.dsl.target import Target
 from kgen.dsl.vector import Vector, ceil_div, chosen, floor, log2, maximum, minimum, of_class, where
 from kgen.ops.common.memory_bound import load_policy
 from kgen.ops.rowwise.kernel import accesses, column_bytes, kept_bytes
+from kgen.ops.rowwise.measured import row_load
 from kgen.ops.rowwise.plan import plan_of
 from kgen.tuning_db.machines import constants
 
@@ -157,7 +158,7 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vecto
     each = (k.far_columns if length * columns > 2**17 else k.column_traffic) * length * columns
     traffic = traffic + where(config.columns == "late", each * rows / rows_of_block, 0.0)
     share = share * (32 / maximum(32, elements * kept)) ** k.burst
-    if load_policy(problem, target) == "evict_last":
+    if row_load(problem, target) == "evict_last":
         share = share * where(config.load == "evict_last", k.lasting, 1.0)
     memory = traffic / (k.bandwidth * target.bandwidth * share)
     sharp = memory**k.sharpness + latency**k.sharpness + issue**k.sharpness
@@ -172,7 +173,7 @@ class SpanConstants(Constants, model="rowwise_span"):
     element: float  # instructions of an element,
     operand: float  # for each vector of an operand of rows,
     reduction: float  # for each reduction of an element,
-    column: float  # and for each vector of an operand of [N] that is read for every row
+    column: float  # and for each vector of an operand of [N], for every row or once
     row: float  # of a thread, for a phase of a row
     halving: float  # and for each time that the lanes of a reduction meet
     issued: float  # of the issue slots
@@ -180,11 +181,13 @@ class SpanConstants(Constants, model="rowwise_span"):
     serial: float  # clocks an instruction of a thread
     block: float  # seconds until the rows of a block have come,
     left: float  # and from when its results go
-    late: float  # of a load from memory in a row: one value a row, or operands of [N] that are not read before
+    late: float  # of one value a row, which is loaded where it is needed
+    fetched: float  # of each vector of an operand of [N] that is not read before, for every row
+    small: float  # how much longer blocks of 64 threads take than those of 128,
+    large: float  # and those of 256
     begun: float  # of a multiprocessor, until it begins another block
     registers: float  # of a thread, beside its elements
     bandwidth: float
-    lasting: float  # of the bandwidth, where what is read stays longer in L2 than what is written
     sharpness: float
 
 
@@ -198,16 +201,17 @@ def _conflicts(row_threads: int, length: int, size: int, pack: int) -> int:
 
 @of_class
 def _span_of_class(config: RowwiseSpan, problem: Problem, target: Target) -> tuple[Vector, ...]:
-    """Instructions of a thread for an element, and for a row; registers for an element; seconds that a row waits for a load."""
+    """Instructions of a thread for an element, and for a row; registers for an element; seconds that a row waits for loads, and for
+    those of each vector."""
     k = constants(SpanConstants, target)
     inputs, operands, reductions = accesses(problem)[0], _moved(problem)[2], _reductions(problem.graph, False)
     columns, early = sum(a.kind == "column" for a in inputs), config.columns == "early"
     an_element = k.element + k.operand * operands / config.pack + k.reduction * reductions
-    an_element = an_element + where(early, 0.0, k.column * columns) / config.pack
+    an_element = an_element + k.column * columns / (config.pack * where(early, config.turns, 1))
     a_row = k.row * (_phases(problem.graph, False) + 1) + k.halving * reductions * log2(config.row_threads)
-    of_rows = any(a.kind == "row" for a in inputs)
-    waits = k.late * (1.0 if of_rows else where(early, 0.0, 1.0) * (columns > 0))
-    return an_element, a_row, sum(a.kind == "full" for a in inputs) + where(early, columns, 0), waits
+    waits = k.late * any(a.kind == "row" for a in inputs)
+    full = sum(a.kind == "full" for a in inputs)
+    return an_element, a_row, full + where(early, columns, 0), waits, where(early, 0.0, k.fetched * columns)
 
 
 def span_seconds(config: RowwiseSpan, problem: Problem, target: Target) -> Vector:
@@ -215,7 +219,7 @@ def span_seconds(config: RowwiseSpan, problem: Problem, target: Target) -> Vecto
     k = constants(SpanConstants, target)
     *outer, n = problem.leading
     rows, length = max(1, math.prod(outer)), max(n, 1)
-    an_element, a_row, kept, waits = _span_of_class(config, problem, target)
+    an_element, a_row, kept, waits, fetches = _span_of_class(config, problem, target)
     written, widest, operands = _moved(problem)
     traffic = rows * length * (kept_bytes(problem) + written)
     vectors = config.vectors(problem)
@@ -236,16 +240,14 @@ def span_seconds(config: RowwiseSpan, problem: Problem, target: Target) -> Vecto
     registers = ceil_div(floor(k.registers + elements * kept), 8) * 8
     resident = maximum(0.5, target.resident_blocks(config.threads, registers, config.smem_bytes(problem)))
     mine = ceil_div(blocks, target.sm_count)
-    alone = k.block + k.left * (written > 0) + config.turns * (waits + k.serial / target.clock_hz * of_row)
+    turn = waits + fetches * vectors + k.serial / target.clock_hz * of_row
+    alone = k.block + k.left * (written > 0) + config.turns * turn
     latency = mine / maximum(1.0, minimum(resident, mine)) * alone
 
-    share: Vector = 1.0
-    if load_policy(problem, target) == "evict_last":
-        share = where(config.load == "evict_last", k.lasting, 1.0)
-    memory = traffic / (k.bandwidth * target.bandwidth * share)
+    memory = traffic / (k.bandwidth * target.bandwidth)
     sharp = memory**k.sharpness + latency**k.sharpness + issue**k.sharpness
     sharp = sharp + accessed**k.sharpness + (mine * k.begun) ** k.sharpness
-    return 2e-6 + sharp ** (1 / k.sharpness)
+    return chosen(config.threads, {64: k.small, 256: k.large}, 1.0) * (2e-6 + sharp ** (1 / k.sharpness))
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, negated, of_class, of_shape, where
-from kgen.ops.common.memory_bound import least_arch, load_policy
+from kgen.ops.common.memory_bound import least_arch
 from kgen.ops.rowwise.kernel import Writer, accesses, column_bytes, kept_bytes, state_bytes
-from kgen.ops.rowwise.measured import misfit, pack_of_one_access
+from kgen.ops.rowwise.measured import misfit, pack_of_one_access, row_load
 from kgen.ops.rowwise.model import modelled_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
 from kgen.ops.rowwise.problem import LONGEST, shifted_pack, widest_pack
@@ -259,7 +259,7 @@ class Rowwise(Schedule):
         if field == "threads":
             return maximum(self.row_threads, 128), where(self.row_threads <= 32, 64, 0)
         if field == "load":
-            return ("default",) if load_policy(problem, target) == "default" else self.fields[field].values
+            return ("default",) if row_load(problem, target) == "default" else self.fields[field].values
         again = self.keep == "none"
         return where(again, 4, 1), where(again, 8, 0)
 

@@ -23,7 +23,7 @@ from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.vector import Vector, ceil_div, maximum, of_class, of_shape, where
-from kgen.ops.common.memory_bound import least_arch, load_policy
+from kgen.ops.common.memory_bound import least_arch
 from kgen.ops.rowwise.access import Access
 from kgen.ops.rowwise.kernel import Writer, accesses, column_bytes
 from kgen.ops.rowwise.measured import longest_span
@@ -43,17 +43,15 @@ class RowwiseSpan(Schedule):
         "rows one after another": {"turns": (2, 4, 8, 16)},
     }
     target = sm(80)
-    by_size = ("load",)
 
     # What Rowwise lets a config choose.
     keep, shift, algorithm, cluster, unroll, store = "span", False, "two_pass", 1, 1, "default"
 
     row_threads = choice(32, 16, 8, 4, 2, 1)  # that share a row
-    threads = choice(128, 256, 512, 64)
+    threads = choice(128, 256, 64)
     turns = choice(1, 2, 4, 8, 16)  # rows of a thread, one after another
-    pack = choice(1, 2, 4)  # elements of a vector in shared memory
+    pack = choice(1, 2, 4, absent=1)  # elements of a vector in shared memory
     columns = choice("early", "late")  # when operands of [N] are read: once, or for every row
-    load = choice("default", "evict_last")  # evict_last: L2 evicts what is read after what is written
 
     @property
     @of_class
@@ -161,20 +159,16 @@ class RowwiseSpan(Schedule):
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Target) -> bool:
-        """longer rows, and those whose vectors take whole accesses of 16 bytes, need not pass through shared memory"""
+        """longer rows, and those that are shared evenly by threads with vectors of 16 bytes, need not pass through shared memory"""
         read, written = full_operands(problem)
         widest = max((a.bytes for a in (*read.values(), *written.values())), default=16)
-        return problem.leading[-1] <= longest_span(problem) and widest_pack(problem) * widest < 16
+        return problem.leading[-1] <= longest_span(problem, widest_pack(problem) * widest >= 16, widest)
 
     @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
         """The graph; how each operand is reached, and whether rows are one span."""
         dense = all(is_dense(problem.operand(name)) for operands in full_operands(problem) for name in operands)
         return problem.graph.digest, accesses(problem), dense
-
-    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
-        """L2 keeps what is read where it is full."""
-        return ("default",) if load_policy(problem, target) == "default" else self.fields[field].values
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> RowwiseSpan:
