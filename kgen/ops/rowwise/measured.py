@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Of what was never the better one: more than all that is a matter of degree.
 _WRONG = 64
-#: Columns of a row with vectors of 16 bytes, up to which it gains by RowwiseSpan.
-_LONGEST_ALIGNED_SPAN = 96
+#: Columns of a row with vectors of 16 bytes, up to which it gains by RowwiseSpan: of one with several operands of [N], and of others.
+_LONGEST_ALIGNED_SPAN = 96, 192
 #: Bytes of rows from which on L2 should keep what is read.
 _LASTING = 2048
 
@@ -159,7 +159,8 @@ def longest_span(problem: Problem, aligned: bool, widest: int) -> int:
     if aligned:
         vectors = problem.leading[-1] * widest // 16
         odd = vectors // (vectors & -vectors) if vectors else 1
-        return 0 if odd == 1 or (odd == 3 and vectors > 3) else _LONGEST_ALIGNED_SPAN
+        several = sum(a.kind == "column" for a in accesses(problem)[0]) > 1
+        return 0 if odd == 1 or (odd == 3 and vectors > 3) else _LONGEST_ALIGNED_SPAN[not several]
     return 128 if sums_alone(problem) else 512
 
 
