@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from kgen.codegen.kept import kept
+from kgen.codegen.kept import found_on_disk, kept
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.names import kernel_name, plain, settled
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
@@ -124,6 +126,23 @@ class _Made:
     context: Any
 
 
+class NotRendered(Exception):
+    """What is asked for was not rendered before."""
+
+
+_reads_alone: ContextVar[bool] = ContextVar("reads_alone", default=False)
+
+
+@contextlib.contextmanager
+def reads_alone() -> Iterator[None]:
+    """Within it kgen's own schedules have only what was rendered before: NotRendered for the rest, which imports jinja2."""
+    token = _reads_alone.set(True)
+    try:
+        yield
+    finally:
+        _reads_alone.reset(token)
+
+
 @functools.lru_cache(maxsize=256)
 def _made(made: _Made) -> Source:
     """The Source, but for its header. A problem of a new size, and a tuner that takes a config's several, find it here.
@@ -131,7 +150,13 @@ def _made(made: _Made) -> Source:
     What kgen's own schedules make is kept on disk, so that the next process that wants it imports no jinja2.
     """
     if type(made.schedule).__module__.startswith("kgen."):
-        text = json.loads(kept("rendered", (repr(made),), lambda: json.dumps(_rendered(made)).encode()))
+        key = (repr(made),)
+        data = found_on_disk("rendered", key)
+        if data is None:
+            if _reads_alone.get():
+                raise NotRendered
+            data = kept("rendered", key, lambda: json.dumps(_rendered(made)).encode())
+        text = json.loads(data)
     else:
         text = _rendered(made)
     params = tuple(_named(p, text["names"]) for p in made.params)

@@ -156,7 +156,7 @@ class Bound:
 
 
 class _Binding:
-    """`Source.bind` of a grid and parameters: their sizes as one function of the symbols, made once for all problems of a kernel."""
+    """`Source.bind` of a grid and parameters, whose sizes are one function of the symbols, made once for all problems."""
 
     def __init__(self, grid: tuple[Size, Size, Size], params: tuple[Param, ...]) -> None:
         self._of = grid, params

@@ -144,7 +144,7 @@ Sizes = Union[Size, tuple["Sizes", ...]]
 
 
 def function_of(sizes: Sizes) -> Callable[[Mapping[str, int]], Any]:
-    """What `evaluate` gives of each of the sizes, in tuples as these are, as a function of the symbols' values: Python compiles it."""
+    """What `evaluate` gives of each of the sizes, in tuples as they are, as one function of the symbols' values."""
     values: Callable[[Mapping[str, int]], Any] = eval(f"lambda at: {_python(sizes)}", {"min": min, "max": max})
 
     def found(symbols: Mapping[str, int]) -> Any:

@@ -15,12 +15,12 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kgen import ops
-from kgen.codegen.render import command_arguments
+from kgen.codegen.render import NotRendered, command_arguments, reads_alone
 from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError, ConfigError, DatabaseError
 from kgen.dsl.family import family_of, normalised
@@ -232,7 +232,15 @@ def at_once(problem: NormalProblem, target: Target, restriction: Restriction = U
 
 
 def _is_compiled(config: Schedule, problem: NormalProblem, target: Target) -> bool:
-    source = source_of(config, problem)
+    of = config, config.class_of(problem)
+    if of in _not_rendered:
+        return False
+    try:
+        with reads_alone():
+            source = source_of(config, problem)
+    except NotRendered:
+        _not_rendered.add(of)
+        return False
     key = source.digest, target.arch
     if key not in _compiled and is_compiled(source, target.arch, CubinCache()):
         _compiled.add(key)
@@ -241,6 +249,8 @@ def _is_compiled(config: Schedule, problem: NormalProblem, target: Target) -> bo
 
 #: Kernels that were found to be compiled, by their digests.
 _compiled: set[tuple[str, Arch]] = set()
+#: Configs with classes of problems whose kernels no process had rendered.
+_not_rendered: set[tuple[Schedule, Hashable]] = set()
 
 
 def _verified(record: BestRecord | None) -> BestRecord | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pickle
 import re
 import shlex
 import subprocess
@@ -150,6 +151,14 @@ def test_binding_a_source() -> None:
     assert [(w.index, w.bytes, w.zeroed) for w in bound.workspaces] == [(1, 8000, False), (2, 12, True)]
     with pytest.raises(DefinitionError, match="no value for dimension SM_COUNT; known: N"):
         sample().bind({"N": 1})
+
+
+def test_a_source_that_was_bound_travels_to_a_worker() -> None:
+    source = sample()
+    bound = source.bind({"N": 1000, "SM_COUNT": 3})
+    again = pickle.loads(pickle.dumps(source))
+    assert again == source
+    assert again.bind({"N": 1000, "SM_COUNT": 3}) == bound
 
 
 def test_a_digest_is_of_what_is_compiled() -> None:

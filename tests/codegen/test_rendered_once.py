@@ -8,6 +8,7 @@ import jinja2
 import pytest
 
 from kgen.codegen import kept, render
+from kgen.dsl import schedule
 from kgen.dsl.family import normalised
 from kgen.dsl.problem import Problem, Sizes
 from kgen.gpu.target import resolve
@@ -57,6 +58,34 @@ def test_what_one_process_renders_the_next_one_reads(
     monkeypatch.setattr(kept, "stamp", lambda: "other code")
     with pytest.raises(AssertionError, match="a template was rendered"):
         config.source(problem)
+
+
+def test_what_was_rendered_is_read_and_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
+    problem = normalised(Problem.dense(operators()["hgemm"].graphs[0], CASES["hgemm"][0]))
+    config = dispatch.default(problem, resolve("H200")).config
+    render._made.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(render, "environment", _refused)
+        with render.reads_alone(), pytest.raises(render.NotRendered):
+            config.source(problem)
+    made = config.source(problem)
+    render._made.cache_clear()
+    with render.reads_alone():
+        assert config.source(problem) == made
+
+
+def test_whether_a_kernel_is_compiled_renders_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A choice that no process made before is not compiled: a first call need not render its text to know that."""
+    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
+    problem, target = normalised(Problem.dense(operators()["hgemm"].graphs[0], CASES["hgemm"][0])), resolve("H200")
+    config = dispatch.default(problem, target).config
+    render._made.cache_clear()
+    monkeypatch.setattr(schedule, "_sources", {})
+    monkeypatch.setattr(dispatch, "_not_rendered", set())
+    monkeypatch.setattr(render, "environment", _refused)
+    assert not dispatch._is_compiled(config, problem, target)
+    assert not dispatch._is_compiled(config, problem, target)
 
 
 def test_users_schedules_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import pickle
 
 import pytest
 
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.size import Dim, Size, ceil_div, dims, evaluate, maximum, minimum, symbols_of
+from kgen.dsl.size import Dim, Size, ceil_div, dims, evaluate, function_of, maximum, minimum, symbols_of
 from kgen.dsl.types import (
     DTYPES,
     DType,
@@ -29,7 +30,7 @@ from kgen.dsl.types import (
     tf32,
 )
 
-M, N = dims("M N")
+M, N, K = dims("M N K")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,7 @@ M, N = dims("M N")
 def test_values_and_text(size: Size, value: int, text: str) -> None:
     symbols = {"M": 10, "N": 3}
     assert evaluate(size, symbols) == value
+    assert function_of(size)(symbols) == value
     assert repr(size) == text
     assert symbols_of(size) == {name for name in "MN" if name in text}
 
@@ -82,6 +84,22 @@ def test_a_size_without_its_symbol() -> None:
         evaluate(M + N, {"M": 1})
     with pytest.raises(DefinitionError, match="known: none"):
         evaluate(M, {})
+
+
+def test_sizes_as_one_function() -> None:
+    """Every operation within every other, on both sides, as `evaluate` has it."""
+    ops = (
+        operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, ceil_div, minimum, maximum,
+    )  # fmt: skip
+    nested = [outer(inner(M + 5, N), K) for outer in ops for inner in ops]
+    nested += [
+        outer(M * 1000, inner(N, K)) for outer in ops for inner in ops if inner not in (operator.sub, operator.mod)
+    ]
+    found = function_of((tuple(nested), (), (N, 7)))
+    for symbols in ({"M": 10, "N": 3, "K": 2}, {"M": 1, "N": 5, "K": 1}, {"M": 4096, "N": 129, "K": 64}):
+        assert found(symbols) == (tuple(evaluate(size, symbols) for size in nested), (), (symbols["N"], 7))
+    with pytest.raises(DefinitionError, match="no value for dimension K; known: M, N"):
+        found({"M": 1, "N": 1})
 
 
 @pytest.mark.parametrize("name", ["", "2M", "M-N", "a b", "M.N"])

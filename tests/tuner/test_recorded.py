@@ -2,6 +2,8 @@
 
 import math
 import random
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -193,6 +195,22 @@ def test_a_recording_gives_way_to_a_call_that_is_under_way(monkeypatch: pytest.M
         assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
     recorded.wait()
     assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) == chosen
+
+
+def test_the_interpreters_lock_is_handed_over_soon_while_calls_are_under_way() -> None:
+    usual = sys.getswitchinterval()
+    with pauses.paused():
+        assert sys.getswitchinterval() < 0.001
+        other = threading.Thread(target=_paused_once)
+        other.start()
+        other.join()
+        assert sys.getswitchinterval() < 0.001
+    assert sys.getswitchinterval() == usual
+
+
+def _paused_once() -> None:
+    with pauses.paused():
+        pass
 
 
 def test_a_call_that_compiles_is_not_waited_for() -> None:

@@ -124,7 +124,7 @@ class Reached:
         elif a.strided:
             loaded = f"load_strided<{width}>({at}, {a.name}_s{rank - 1}, {length} - column)"
         else:
-            policy = LOADS[config.load] if a.kind == "full" and config.keep != "span" else ""
+            policy = LOADS[config.load] if a.kind == "full" else ""
             loaded = f"load_vector<{width}{policy}>({at}{limit})"
         held = f"{a.name}_items[v]"
         if config.shift:

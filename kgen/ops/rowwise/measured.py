@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Of what was never the better one: more than all that is a matter of degree.
 _WRONG = 64
-#: Columns of a row with vectors of 16 bytes, up to which it gains by RowwiseSpan: of one with several operands of [N], and of others.
+#: Columns of rows with vectors of 16 bytes, up to which they gain by RowwiseSpan: with several operands of [N], and others.
 _LONGEST_ALIGNED_SPAN = 96, 192
 #: Bytes of rows from which on L2 should keep what is read.
 _LASTING = 2048
@@ -37,8 +37,8 @@ def misfit(config: Rowwise, problem: Problem, target: Target) -> Vector:
 
 
 def row_load(problem: Problem, target: Target) -> str:
-    """`load` of a default: as `load_policy` says, but for short rows. They gain at most 1% by evict_last, and lose up to 9% where lines
-    have parts of several rows."""
+    """`load` of a default: as `load_policy` says, but for short rows, which gain 1% by evict_last at most, or lose up to 9% where
+    lines have parts of several rows."""
     return "default" if _row_bytes(problem) < _LASTING else load_policy(problem, target)
 
 
@@ -115,6 +115,10 @@ def _of_a_row(config: Rowwise, problem: Problem, target: Target) -> Vector:
         ((mine >= 8) & (config.step < 2 * problem.leading[-1])) | (lanes == 1)
     )
     wrong = wrong | (registers & negated(held))
+    # With shifted vectors of f32 and two operands of [N] a thread has 73 registers then: one block of 512 threads for two.
+    inputs = accesses(problem)[0]
+    if sum(a.kind == "column" for a in inputs) > 1 and any(a.kind == "full" and a.bytes == 4 for a in inputs):
+        wrong = wrong | (registers & config.shift & (row == 512) & (mine > 96))
     # Alone on its multiprocessor, a block that has so many columns leaves the memory idle.
     if sm(90).runs_on(target.arch):
         wrong = wrong | ((row == 1024) & negated(several) & (problem.leading[-1] > 32 * 1024))
@@ -151,8 +155,8 @@ def left_to_blocks(problem: Problem) -> str:
 def longest_span(problem: Problem, aligned: bool, widest: int) -> int:
     """The longest rows like a problem's that gain by RowwiseSpan; 0 where those of its length do not.
 
-    Random numbers come by four, of which single elements use one. `aligned`: rows have vectors of 16 bytes, of elements of `widest`
-    bytes. Of 2^n and of 6, 12, ... such vectors threads have equal shares in registers.
+    Random numbers come by four, of which single elements use one. `aligned`: rows have vectors of 16 bytes, of elements of
+    `widest` bytes. Of 2^n and of 6, 12, ... such vectors threads have equal shares in registers.
     """
     if any(n.op == "random" for n in problem.graph.nodes):
         return 64

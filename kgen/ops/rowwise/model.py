@@ -201,8 +201,8 @@ def _conflicts(row_threads: int, length: int, size: int, pack: int) -> int:
 
 @of_class
 def _span_of_class(config: RowwiseSpan, problem: Problem, target: Target) -> tuple[Vector, ...]:
-    """Instructions of a thread for an element, and for a row; registers for an element; seconds that a row waits for loads, and for
-    those of each vector."""
+    """Instructions of a thread for an element, and for a row; registers for an element; seconds that a row waits for loads, and
+    for those of each vector."""
     k = constants(SpanConstants, target)
     inputs, operands, reductions = accesses(problem)[0], _moved(problem)[2], _reductions(problem.graph, False)
     columns, early = sum(a.kind == "column" for a in inputs), config.columns == "early"

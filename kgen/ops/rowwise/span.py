@@ -45,7 +45,7 @@ class RowwiseSpan(Schedule):
     target = sm(80)
 
     # What Rowwise lets a config choose.
-    keep, shift, algorithm, cluster, unroll, store = "span", False, "two_pass", 1, 1, "default"
+    keep, shift, algorithm, cluster, unroll, load, store = "span", False, "two_pass", 1, 1, "default", "default"
 
     row_threads = choice(32, 16, 8, 4, 2, 1)  # that share a row
     threads = choice(128, 256, 64)
@@ -159,7 +159,7 @@ class RowwiseSpan(Schedule):
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Target) -> bool:
-        """longer rows, and those that are shared evenly by threads with vectors of 16 bytes, need not pass through shared memory"""
+        """longer rows, and those that threads share evenly by vectors of 16 bytes, need not pass through shared memory"""
         read, written = full_operands(problem)
         widest = max((a.bytes for a in (*read.values(), *written.values())), default=16)
         return problem.leading[-1] <= longest_span(problem, widest_pack(problem) * widest >= 16, widest)
