@@ -12,6 +12,7 @@ from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Graph, Operator, ScalarSpec, TensorSpec, of_graph
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim, Size, evaluate, symbols_of
+from kgen.dsl.types import DType
 from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime.overlap import overlap, overlaps_itself
 
@@ -105,12 +106,16 @@ def is_short(spec: TensorSpec, x: torch.Tensor) -> bool:
 
 def _operand(spec: TensorSpec, x: torch.Tensor) -> Operand:
     x = x.unsqueeze(-1) if is_short(spec, x) else x
-    shape = tuple(x.shape)
+    return _operand_of(spec.name, spec.dtype, tuple(x.shape), x.stride(), common_alignment(x.data_ptr()))
+
+
+@functools.lru_cache(maxsize=256)  # of a layer's weight it is the same in every call, with what was found of it
+def _operand_of(name: str, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], align: int) -> Operand:
     # Axes of size 1 may have any stride in torch, and so may those of a tensor without elements: they mean nothing, so they must
     # not make two problems of one. What nothing was expanded from has no address to read.
-    free = x.numel() == 0
-    strides = tuple(d if free or n == 1 else s for n, s, d in zip(shape, x.stride(), dense_strides(shape)))
-    return Operand(spec.name, spec.dtype, shape, strides, common_alignment(x.data_ptr()))
+    free = 0 in shape
+    told = tuple(d if free or n == 1 else s for n, s, d in zip(shape, strides, dense_strides(shape)))
+    return Operand(name, dtype, shape, told, align)
 
 
 @functools.lru_cache(maxsize=256)

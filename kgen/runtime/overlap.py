@@ -57,7 +57,10 @@ def extent(shape: Sequence[int], strides: Sequence[int], size: int) -> int:
     """Bytes from a tensor's first element to the end of its last, for elements of `size` bytes; 0 where it is empty."""
     if 0 in shape:
         return 0
-    return (sum((n - 1) * s for n, s in zip(shape, strides)) + 1) * size
+    last = 0
+    for n, s in zip(shape, strides):
+        last += (n - 1) * s
+    return (last + 1) * size
 
 
 def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -6,6 +6,7 @@ for others there is another. Where a schedule cannot be traced, or there is no c
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,8 @@ class Recorded:
         self.schedule = schedule
         about, self._arrays = Arrays.read(written)
         self._code, numbers = (self._arrays.found[about[name]] for name in ("code", "numbers"))
-        self._numbers, self._code_address = numbers.astype(np.float64), self._code.ctypes.data
+        self._numbers, self._code_address = numbers.astype(np.float64).tobytes(), self._code.ctypes.data
+        self._Numbers = ctypes.c_double * len(numbers)
         self._inputs, self._tables = about["inputs"], about["tables"]
         self._about = about["parts"]
         self._kept: list[Any] = []
@@ -71,11 +73,11 @@ class Recorded:
         return seconds
 
     def _found(self, choose: Any, sizes: Sequence[int], reach: int, count: int) -> Sequence[Found] | None:
-        numbers = self._numbers.copy()
+        numbers = self._Numbers.from_buffer_copy(self._numbers)
         numbers[: self._inputs] = sizes
         found = (Found * count)()
         there = choose(
-            self._code_address, len(self._code), numbers.ctypes.data, self._parts, len(self._parts),
+            self._code_address, len(self._code), ctypes.addressof(numbers), self._parts, len(self._parts),
             len(self._tables), reach, count, found,
         )  # fmt: skip
         return None if there < 0 else found[:there]
