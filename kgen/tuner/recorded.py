@@ -73,7 +73,7 @@ class Recorded:
         return seconds
 
     def _found(self, choose: Any, sizes: Sequence[int], reach: int, count: int) -> Sequence[Found] | None:
-        numbers = self._Numbers.from_buffer_copy(self._numbers)
+        numbers: Any = self._Numbers.from_buffer_copy(self._numbers)
         numbers[: self._inputs] = sizes
         found = (Found * count)()
         there = choose(
