@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Pointer, Source
-from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import SearchSpace
@@ -210,6 +210,7 @@ class Gemv(GemmSchedule):
         return self.threads * self.blocks_per_sm <= 1024
 
     @rule
+    @vectorised
     def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """the vectors of an iteration, and the sums of all warps, must fit in half of the shared memory of a block"""
         return 2 * self.smem_bytes(view(problem)) <= target.smem_per_block

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
-from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import SearchSpace
@@ -200,6 +200,7 @@ class MmaGemm(GemmSchedule):
         return registers <= (64 if self.blocks_per_sm == 2 else 128)
 
     @rule
+    @vectorised
     def registers_of_the_block(self, problem: Problem, target: Target) -> Vector:
         """accumulators and operands of all threads fit in the 65536 registers of a multiprocessor"""
         threads = self.threads
@@ -219,14 +220,12 @@ class MmaGemm(GemmSchedule):
         return self.fragments == 1 or (wide and self.copy == "cp_async" and self.stages >= 2)
 
     @rule
-    def copies(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def copies(self, problem: Problem, target: Target) -> Vector:
         """each thread copies at least one pack, and at most 32, of every tile"""
         g = describe(problem)
-        for x, outer in ((g.a, self.BM), (g.b, self.BN)):
-            packs = outer * self.BK // min(self.pack, widest_pack(x))
-            if packs * 2 < self.threads or packs > 32 * self.threads:
-                return False
-        return True
+        a, b = (outer * self.BK // minimum(self.pack, widest_pack(x)) for x, outer in ((g.a, self.BM), (g.b, self.BN)))
+        return (2 * minimum(a, b) >= self.threads) & (maximum(a, b) <= 32 * self.threads)
 
     @rule
     def swizzle_rows(self, problem: Problem, target: Target) -> bool:
@@ -252,6 +251,7 @@ class MmaGemm(GemmSchedule):
         return self.stages <= 2 or any(min(self.pack, widest_pack(x)) * x.operand.dtype.bytes >= 4 for x in (g.a, g.b))
 
     @rule
+    @vectorised
     def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """`stages` tiles of A and B, or the strips of the epilogue, must fit in the shared memory of a block"""
         return self.smem_bytes(describe(problem)) * self.blocks_per_sm <= target.smem_per_block

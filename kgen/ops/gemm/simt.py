@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
-from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import SearchSpace
@@ -115,6 +115,7 @@ class SimtGemm(GemmSchedule):
         return words <= (64 if self.blocks_per_sm == 2 else 128)
 
     @rule
+    @vectorised
     def registers_of_the_block(self, problem: Problem, target: Target) -> Vector:
         """results and operands of all threads fit in the 65536 registers of a multiprocessor"""
         words = 2 if describe(problem).accumulate is f64 else 1
@@ -187,18 +188,18 @@ class SimtGemm(GemmSchedule):
         return self.stages < 2 or self.pack == min(8, max(widest_pack(g.a), widest_pack(g.b)))
 
     @rule
-    def copies(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def copies(self, problem: Problem, target: Target) -> Vector:
         """each thread copies at most 32 packs of every tile; a pack divides the tile's rows"""
-        if self.stages == 0:
-            return True
-        g = describe(problem)
+        g, fits = describe(problem), True
         for x, outer, side in ((g.a, self.BM, "a"), (g.b, self.BN, "b")):
-            pack = min(self.pack, widest_pack(x))
-            if (self.BK if is_k_major(g, side) else outer) % pack or outer * self.BK // pack > 32 * self.threads:
-                return False
-        return True
+            pack = minimum(self.pack, widest_pack(x))
+            row = self.BK if is_k_major(g, side) else outer
+            fits = fits & (row % pack == 0) & (outer * self.BK // pack <= 32 * self.threads)
+        return (self.stages == 0) | fits
 
     @rule
+    @vectorised
     def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """`stages` tiles of A and B must fit in the shared memory of a block"""
         return self.smem_bytes(describe(problem)) * self.blocks_per_sm <= target.smem_per_block
