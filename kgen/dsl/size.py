@@ -139,11 +139,11 @@ def _unknown(name: str, symbols: Mapping[str, int]) -> DefinitionError:
     return DefinitionError(f"no value for dimension {name}; known: {', '.join(sorted(symbols)) or 'none'}")
 
 
-#: Sizes, in tuples of tuples.
-Sizes = Union[Size, tuple["Sizes", ...]]
+#: A size, or a tuple of such.
+Nested = Union[Size, tuple["Nested", ...]]
 
 
-def function_of(sizes: Sizes) -> Callable[[Mapping[str, int]], Any]:
+def function_of(sizes: Nested) -> Callable[[Mapping[str, int]], Any]:
     """What `evaluate` gives of each of the sizes, in tuples as they are, as one function of the symbols' values."""
     values: Callable[[Mapping[str, int]], Any] = eval(f"lambda at: {_python(sizes)}", {"min": min, "max": max})
 
@@ -156,7 +156,7 @@ def function_of(sizes: Sizes) -> Callable[[Mapping[str, int]], Any]:
     return found
 
 
-def _python(sizes: Sizes) -> str:
+def _python(sizes: Nested) -> str:
     if isinstance(sizes, tuple):
         return "(" + "".join(f"{_python(one)}, " for one in sizes) + ")"
     if isinstance(sizes, int):
