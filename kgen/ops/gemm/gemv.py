@@ -128,7 +128,7 @@ class GemvConstants(Constants, model="gemv"):
     idle: float  # iterations in which a block has nothing in flight while it starts and while its sums meet
     beside: float  # for each halving of 512 bytes that lie beside each other
     few_loads: float  # of one or two vectors, for each halving of 16 loads of a thread
-    unrolled: float  # for each doubling of the loads of one row: their products begin together, when all are there
+    unrolled: float  # for each doubling beyond four of the loads of one row: their products begin when all are there
     beyond: float  # for each doubling of them beyond four, of what no whole step of a block reads
     staged: float  # vectors in shared memory beside rows along K
     several: float  # two to four of them, of rows along K: their loads and products keep a thread from its next ones
@@ -429,8 +429,8 @@ class Gemv(GemmSchedule):
         if v.along_k:
             # What whole steps leave is loaded where each thread has some: it branches past the others.
             left = (depth - floor(depth / (self.k_tile(v) * self.splits)) * (self.k_tile(v) * self.splits)) / depth
-            left = left * log2(maximum(1.0, self.unroll / 4))
-            flow = flow / where(self.staged, k.staged, 1.0 + k.unrolled * log2(self.unroll) + k.beyond * left)
+            many = log2(maximum(1.0, self.unroll / 4))
+            flow = flow / where(self.staged, k.staged, 1.0 + k.unrolled * many + k.beyond * left * many)
         several = (self.vectors > 1) & (self.vectors <= 4)
         flow = flow / where(several, k.several if v.along_k else k.several_across, 1.0)
         tiles = ceil_div(max(v.count, 1), self.vectors)
