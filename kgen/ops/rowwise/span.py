@@ -115,7 +115,8 @@ class RowwiseSpan(Schedule):
     @sized
     def vectors_of_rows(self, problem: Problem, target: Target) -> Vector:
         """a row is whole vectors, of at most 16 bytes, and begins at a multiple of them in every operand"""
-        widest = max(a.bytes for a in itertools.chain(*accesses(problem)) if a.kind in ("full", "column"))
+        along = [a.bytes for a in itertools.chain(*accesses(problem)) if a.kind in ("full", "column")]
+        widest = max(along, default=1)
         aligned = (self.pack <= widest_pack(problem)) & (self.pack * widest <= 16)
         return aligned & (problem.leading[-1] % self.pack == 0)
 
