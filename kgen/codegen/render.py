@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from kgen.codegen.kept import found_on_disk, kept
+from kgen.codegen.kept import kept
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.names import kernel_name, plain, settled
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
@@ -150,18 +150,19 @@ def _made(made: _Made) -> Source:
     What kgen's own schedules make is kept on disk, so that the next process that wants it imports no jinja2.
     """
     if type(made.schedule).__module__.startswith("kgen."):
-        key = (repr(made),)
-        data = found_on_disk("rendered", key)
-        if data is None:
-            if _reads_alone.get():
-                raise NotRendered
-            data = kept("rendered", key, lambda: json.dumps(_rendered(made)).encode())
-        text = json.loads(data)
+        text = json.loads(kept("rendered", (repr(made),), lambda: _written(made)))
     else:
         text = _rendered(made)
     params = tuple(_named(p, text["names"]) for p in made.params)
     parts = (tuple(text["includes"]), text["ptx"], text["body"], text["entry"])
     return Source(_HEADER, *parts, params, made.launch, made.arch, made.limits)
+
+
+def _written(made: _Made) -> bytes:
+    """As `_rendered`, for the disk. Raises NotRendered within `reads_alone`."""
+    if _reads_alone.get():
+        raise NotRendered
+    return json.dumps(_rendered(made)).encode()
 
 
 def _rendered(made: _Made) -> dict[str, Any]:

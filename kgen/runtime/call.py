@@ -93,8 +93,7 @@ def choose_again(chosen: Chosen, config: Schedule | None, restriction: Restricti
     if chosen.problem.empty:
         return chosen
     with _building:
-        launches = tuple(_launches(config, restriction, chosen.problem, chosen.device))
-    return Chosen(chosen.problem, chosen.device, launches, chosen.short)
+        return replace(chosen, launches=tuple(_launches(config, restriction, chosen.problem, chosen.device)))
 
 
 def compile_ahead(chosen: Chosen) -> None:

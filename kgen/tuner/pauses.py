@@ -23,7 +23,8 @@ _usual = sys.getswitchinterval()
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """While a thread is in here recordings hardly go on, and no thread keeps the interpreter's lock for long, which a first call
-    gives away with each call of the driver: beside one that kept it for the usual 5 ms a first call of 3 ms took 20 to 40."""
+    gives away with each call of C++ and of the driver. Beside a thread that computes in Python all the time, without a driver,
+    one took 6.5 ms with the usual 5 ms of the interpreter and 29 at the 90th percentile; 1.3 and 4.7 with 0.1."""
     global _usual
     thread = threading.get_ident()
     with _lock:

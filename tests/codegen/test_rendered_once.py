@@ -88,6 +88,21 @@ def test_whether_a_kernel_is_compiled_renders_nothing(monkeypatch: pytest.Monkey
     assert not dispatch._is_compiled(config, problem, target)
 
 
+def test_what_this_process_compiled_since_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
+    problem, target = normalised(Problem.dense(operators()["hgemm"].graphs[0], CASES["hgemm"][0])), resolve("H200")
+    config = dispatch.default(problem, target).config
+    render._made.cache_clear()
+    monkeypatch.setattr(schedule, "_sources", {})
+    monkeypatch.setattr(dispatch, "_not_rendered", set())
+    monkeypatch.setattr(dispatch, "_compiled", set())
+    assert not dispatch._is_compiled(config, problem, target)
+    source = schedule.source_of(config, problem)
+    assert not dispatch._is_compiled(config, problem, target)
+    monkeypatch.setattr(dispatch, "is_compiled", lambda given, arch, cache: given.digest == source.digest)
+    assert dispatch._is_compiled(config, problem, target)
+
+
 def test_users_schedules_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Their code and templates are not kgen's, whose files tell whether what was kept still holds."""
     monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Of what was never the better one: more than all that is a matter of degree.
 _WRONG = 64
-#: Columns of rows with vectors of 16 bytes, up to which they gain by RowwiseSpan: with several operands of [N], and others.
-_LONGEST_ALIGNED_SPAN = 96, 192
+#: Columns up to which rows with vectors of 16 bytes gain by RowwiseSpan, and those with several operands of [N].
+_LONGEST_ALIGNED_SPAN, _LONGEST_WITH_COLUMNS = 192, 96
 #: Bytes of rows from which on L2 should keep what is read.
 _LASTING = 2048
 
@@ -116,8 +116,7 @@ def _of_a_row(config: Rowwise, problem: Problem, target: Target) -> Vector:
     )
     wrong = wrong | (registers & negated(held))
     # With shifted vectors of f32 and two operands of [N] a thread has 73 registers then: one block of 512 threads for two.
-    inputs = accesses(problem)[0]
-    if sum(a.kind == "column" for a in inputs) > 1 and any(a.kind == "full" and a.bytes == 4 for a in inputs):
+    if _has_several_columns(problem) and any(a.kind == "full" and a.bytes == 4 for a in accesses(problem)[0]):
         wrong = wrong | (registers & config.shift & (row == 512) & (mine > 96))
     # Alone on its multiprocessor, a block that has so many columns leaves the memory idle.
     if sm(90).runs_on(target.arch):
@@ -152,6 +151,11 @@ def left_to_blocks(problem: Problem) -> str:
     return "rows of which nothing but sums is asked for need not wait for one another" if sums_alone(problem) else ""
 
 
+def _has_several_columns(problem: Problem) -> bool:
+    """Whether several operands of [N] are read."""
+    return sum(a.kind == "column" for a in accesses(problem)[0]) > 1
+
+
 def longest_span(problem: Problem, aligned: bool, widest: int) -> int:
     """The longest rows like a problem's that gain by RowwiseSpan; 0 where those of its length do not.
 
@@ -163,8 +167,9 @@ def longest_span(problem: Problem, aligned: bool, widest: int) -> int:
     if aligned:
         vectors = problem.leading[-1] * widest // 16
         odd = vectors // (vectors & -vectors) if vectors else 1
-        several = sum(a.kind == "column" for a in accesses(problem)[0]) > 1
-        return 0 if odd == 1 or (odd == 3 and vectors > 3) else _LONGEST_ALIGNED_SPAN[not several]
+        if odd == 1 or (odd == 3 and vectors > 3):
+            return 0
+        return _LONGEST_WITH_COLUMNS if _has_several_columns(problem) else _LONGEST_ALIGNED_SPAN
     return 128 if sums_alone(problem) else 512
 
 
