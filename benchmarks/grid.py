@@ -2,10 +2,10 @@
 
     python benchmarks/grid.py SEED COUNT --seconds 270 --out benchmarks/results/h200/grid_1.json.gz
 
-Of each product the model's best configs, and others drawn from all that a search considers, take turns with cuBLAS: each alone,
-its operands cold, as the tuner times them (`kgen.tuner.timer`). A config that is certainly slower leaves its race early, and its
-time says so roughly. Nothing is verified: the gate does that. Kernels are compiled for all products first, by threads; one source
-serves many sizes. What is done when the time is up is written.
+Of each product the model's best configs, the best of each kind, and others drawn from what it has near them take turns with
+cuBLAS: each alone, its operands cold, as the tuner times them (`kgen.tuner.timer`). A config that is certainly slower leaves its
+race early, and its time says so roughly. Nothing is verified: the gate does that. Kernels are compiled for all products first, by
+threads; one source serves many sizes. What is done when the time is up is written. Several GPUs take a `--part` each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from kgen.gpu.kernel import Kernel, load
 from kgen.gpu.target import resolve
 from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops.gemm import Gemv, SimtGemm, WgmmaGemm
-from kgen.tuner.best import best
 from kgen.tuner.build import build
 from kgen.tuner.columns import Table, scored
 from kgen.tuner.execute import Runner
@@ -51,33 +50,49 @@ from kgen.tuner.worker import opponent
 
 CUBLAS = "cublas"
 SCHEDULES = (WgmmaGemm, SimtGemm, Gemv)
+#: Fields that differ in what is drawn alone: each kernel is a compilation.
+DETAILS = ("raster", "group", "pdl", "store", "epilogue_stages", "stages")
+#: Configs that the model has so many times as slow as its best are left out.
+REACH = 1.7
 POLICY = Policy(relative=0.01, absolute=0.1e-6, least=6, most=40, seconds=0.1)
 
 
-def configs_of(problem: NormalProblem, target: Target, source: random.Random, top: int, drawn: int) -> list[Schedule]:
-    """The model's best of each schedule, its best of each kind, and others drawn evenly from those that a search considers."""
-    found: dict[Schedule, None] = {}
+def configs_of(problem: NormalProblem, target: Target, source: random.Random, most: int) -> list[Schedule]:
+    """Of what the model has within REACH of its best: a quarter are the best, an eighth is drawn evenly, and the others are
+    the best of each kind, then the second of each, and so on."""
+    found: list[tuple[float, int, Table, int]] = []
     for schedule in SCHEDULES:
-        if not schedule.applies(problem) or not schedule.worth_searching(problem, target):
-            continue
-        whole = list(scored(schedule, problem, target))
-        tables = [table for table, _ in whole]
-        found |= dict.fromkeys(best(schedule, problem, target, top)) if tables else {}
-        found |= dict.fromkeys(config for table, seconds in whole for config in best_of_kinds(table, seconds))
-        for _ in range(drawn if tables else 0):
-            table = source.choices(tables, [t.count for t in tables])[0]
-            found[table.config(source.randrange(table.count))] = None
-    return list(found)
+        if schedule.applies(problem) and schedule.worth_searching(problem, target):
+            for table, seconds in scored(schedule, problem, target):
+                found += zip(seconds, places_in_kind(table, seconds), [table] * table.count, range(table.count))
+    reach = REACH * min(seconds for seconds, *_ in found)
+    ranked = sorted((row for row in found if row[0] < reach), key=lambda row: row[0])
+    first = [row for row in ranked if row[1] >= 0]
+    drawn = source.sample(ranked, min(len(ranked), most // 8))
+    chosen: dict[Schedule, None] = {}
+    for _, _, table, row in (*first[: most // 4], *drawn, *sorted(first, key=lambda row: row[1])):
+        if len(chosen) < most:
+            chosen[table.config(row)] = None
+    return list(chosen)
 
 
-def best_of_kinds(table: Table, seconds: np.ndarray) -> list[Schedule]:
-    """Of each kind, what is alike in all fields that are words or switches, the config of the least modelled time."""
-    named = [n for n, f in table.schedule.fields.items() if isinstance(f.values[0], (str, bool))]
-    columns = [getattr(table[n], "codes", table[n]) for n in named if n not in table.schedule.last]
-    kinds = np.stack([np.broadcast_to(column, (table.count,)) for column in columns], axis=1)
+def places_in_kind(table: Table, seconds: np.ndarray) -> np.ndarray:
+    """Of each row, how many of its kind are faster by the model; -1 where that is its like with other DETAILS.
+
+    Of a kind are those alike in all other fields that are words or switches.
+    """
+    fields = {name: field for name, field in table.schedule.fields.items() if name not in DETAILS}
+    columns = {n: np.broadcast_to(getattr(table[n], "codes", table[n]), (table.count,)) for n in fields}
+    named = [n for n, field in fields.items() if isinstance(field.values[0], (str, bool))]
     order = np.argsort(seconds, kind="stable")
-    _, first = np.unique(kinds[order], axis=0, return_index=True)
-    return [table.config(row) for row in order[first].tolist()]
+    _, first = np.unique(np.stack([c[order] for c in columns.values()]), axis=1, return_index=True)
+    rows = order[np.sort(first)]
+    _, kinds = np.unique(np.stack([columns[n][rows] for n in named]), axis=1, return_inverse=True)
+    by_kind = np.argsort(kinds.ravel(), kind="stable")
+    begins = np.searchsorted(kinds.ravel()[by_kind], kinds.ravel())
+    places = np.full(table.count, -1)
+    places[rows[by_kind]] = np.arange(len(rows)) - begins[by_kind]
+    return places
 
 
 class Kernels:
@@ -88,8 +103,9 @@ class Kernels:
         self.binaries: dict[str, Binary | None] = {}
         self.loaded: dict[str, Kernel] = {}
 
-    def compile(self, wanted: list[tuple[Schedule, NormalProblem]]) -> None:
-        """Compiles the sources of configs that are not there yet, by as many threads as there are cores."""
+    def compile(self, wanted: list[tuple[Schedule, NormalProblem]], seconds: float) -> None:
+        """Compiles the sources of configs that are not there yet, by as many threads as there are cores, so many seconds long."""
+        until = time.monotonic() + seconds
         new: dict[str, tuple[Schedule, NormalProblem]] = {}
         for config, problem in wanted:
             digest = config.source(problem).digest
@@ -97,6 +113,8 @@ class Kernels:
                 new.setdefault(digest, (config, problem))
 
         def one(entry: tuple[str, tuple[Schedule, NormalProblem]]) -> None:
+            if time.monotonic() > until:
+                return
             with suppress(KgenError):
                 self.binaries[entry[0]] = build(*entry[1], self.target, self.cache).binary
 
@@ -161,16 +179,18 @@ def main() -> None:
     parser.add_argument("--commit", help="of the tree, where it is no git checkout")
     parser.add_argument("--f32", action="store_true", help="products in f32, without tensor cores")
     parser.add_argument("--tokens", type=int, default=MOST_TOKENS, help="rows of A at most")
-    parser.add_argument("--top", type=int, default=24, help="of each schedule: the model's best")
-    parser.add_argument("--drawn", type=int, default=12, help="and those drawn beside them")
+    parser.add_argument("--configs", type=int, default=140, help="of each product")
+    parser.add_argument(
+        "--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="every OF-th product, from I"
+    )
     parser.add_argument("--list", action="store_true", help="only say what would be timed")
     arguments = parser.parse_args()
     begun, source = time.monotonic(), random.Random(arguments.seed)
     target = resolve("H200" if arguments.list else "auto")
-    drawn = products(arguments.seed, arguments.count, arguments.f32, arguments.tokens)
+    part, of = arguments.part
+    drawn = products(arguments.seed, arguments.count, arguments.f32, arguments.tokens)[part::of]
     chosen = [
-        (product, configs_of(normalised(product.problem), target, source, arguments.top, arguments.drawn))
-        for product in drawn
+        (product, configs_of(normalised(product.problem), target, source, arguments.configs)) for product in drawn
     ]
     wanted = [(config, normalised(product.problem)) for product, configs in chosen for config in configs]
     print(f"{len(drawn)} products, {len(wanted)} configs on {target}, {time.monotonic() - begun:.0f} s", flush=True)
@@ -178,7 +198,7 @@ def main() -> None:
         print("\n".join(f"{product}: {len(configs)} configs" for product, configs in chosen))
         return
     kernels, found = Kernels(target), []
-    kernels.compile(wanted)
+    kernels.compile(wanted, arguments.seconds * 2 / 3)
     print(f"{len(kernels.binaries)} kernels, {time.monotonic() - begun:.0f} s", flush=True)
     with torch.no_grad():
         for product, configs in chosen:

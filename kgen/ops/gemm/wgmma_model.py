@@ -2,8 +2,8 @@
 
 The constants were fitted on an H200, then to both it and half of an H100's grid (docs/notes/gemm_wgmma.md): of all its 100
 products the model's first is in the mean 2.0% slower than the best config timed. What overlapping saves was timed by itself.
-What epilogues cost came otherwise: counts, not fits; `l2_inside`, `store_turn`, `turn`, `link`, `idle` and what begins with
-`gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many (`kgen.dsl.vector`).
+What epilogues cost came otherwise: counts, not fits; `l2_inside`, `store_turn`, `turn`, `link`, `idle`, `contention` and what
+begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many (`kgen.dsl.vector`).
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     most_apart: float  # how many such places count
     transpose_start: float  # of a copy of an operand before all else
     lesser: float  # the part of products or memory that the longer of them does not hide
+    contention: float  # how much longer steps take whose products and copies from L2 would take equally long alone
     cluster: float  # that a kernel takes longer whose blocks wait for each other
     second: float  # what a second block costs a multiprocessor when both start
     idle: float  # what pingpong's second warpgroup costs that has no tile
@@ -96,12 +97,21 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     """The steps of all rounds of tiles, or the bytes that they read from device memory; and what begins and ends them."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
     around, step, steps, beside, reached, in_step, workers = _in_any_order(config, problem, target)
-    computing = maximum(step, _from_l2(config, problem, target, in_step, workers)) * steps + beside
+    computing = _contended(step, _from_l2(config, problem, target, in_step, workers), k) * steps + beside
     moved = g.batches * g.M * g.N * _epilogue_bytes(g)
     memory = (_traffic(config, g, in_step, k) + moved) / reached
     found = around + maximum(computing, memory) + k.lesser * minimum(computing, memory)
     group = chosen(config.group, {8: 1.0, 1: 1.005}, 1.002) * where(config.raster == "m", 1.0, 1.001)
     return found * _between_equals(config, target) * group
+
+
+def _contended(products: Vector, copies: Vector, k: WgmmaConstants) -> Vector:
+    """The longer of them, and more the nearer the other one is: near their norm of the eighth order where `contention` is 0.1."""
+    longer = maximum(products, copies)
+    near = minimum(products, copies) / longer
+    squared = near * near
+    fourth = squared * squared
+    return longer * (1 + k.contention * (fourth * fourth))
 
 
 @of_sizes
