@@ -54,8 +54,10 @@ def measured(product: Product, tune: float) -> dict[str, Any]:
     close = torch.allclose(right.float(), sets[0]["out"].float(), rtol=2e-2, atol=2e-2 * problem.sizes["K"] ** 0.5)
     choice = dispatch.serve(problem, target)
     ways = {"untuned": choice.config}
+    trials = 0
     if tune:
-        kgen.hgemm.tune(product.sizes, budget=f"{tune:g}s", dtype=product.dtype, layouts=product.layouts)
+        budget = f"{tune:g}s"
+        trials = kgen.hgemm.tune(product.sizes, budget=budget, dtype=product.dtype, layouts=product.layouts).trials
         ways["tuned"] = dispatch.serve(problem, target).config
     candidates = {name: calls(kgen.hgemm.using(config)) for name, config in ways.items()}
     candidates["cublas"] = calls(torch.matmul)
@@ -79,6 +81,7 @@ def measured(product: Product, tune: float) -> dict[str, Any]:
         "seconds": timed(),
         "configs": {name: repr(config) for name, config in ways.items()},
         "how": choice.how,
+        "trials": trials,
     }
 
 
