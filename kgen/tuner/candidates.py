@@ -13,6 +13,7 @@ import heapq
 import random
 from collections.abc import Iterable, Sequence
 
+from kgen.dsl.choice import Value
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import NormalProblem
@@ -103,7 +104,9 @@ class Candidates:
     def ranking(self) -> list[Schedule]:
         """Configs by modelled time, the fastest first; ties in the fixed order."""
         if self.count - len(self._modelled) <= EXHAUSTIVE:
-            modelled = {config: self.estimate(config) for space in self.spaces for config in space}
+            known = set(map(type, self._modelled))
+            others = (config for space in self.spaces if space.schedule not in known for config in space)
+            modelled = self._modelled | {config: self.estimate(config) for config in others}
         else:
             modelled = self._explore()
         return sorted(modelled, key=lambda config: (modelled[config], self.order(config)))
@@ -141,9 +144,19 @@ class Candidates:
 
     def order(self, config: Schedule) -> tuple[int, ...]:
         """The place of a config in the fixed order of schedules, fields and domains: it decides ties."""
-        number = next(i for i, space in enumerate(self.spaces) if space.schedule is type(config))
-        fields = self.spaces[number].given.fields
-        return (number, *(values.index(config.values[name]) for name, values in fields.items()))
+        number, places = self._places[type(config)]
+        values = config.values
+        return (number, *[there[values[name]] for name, there in places.items()])
+
+    @functools.cached_property
+    def _places(self) -> dict[type[Schedule], tuple[int, dict[str, dict[Value, int]]]]:
+        """Of each schedule the number of its first space, and of each field the places of its values there."""
+        found: dict[type[Schedule], tuple[int, dict[str, dict[Value, int]]]] = {}
+        for number, space in enumerate(self.spaces):
+            fields = space.given.fields.items()
+            places = {name: {value: i for i, value in enumerate(values)} for name, values in fields}
+            found.setdefault(space.schedule, (number, places))
+        return found
 
 
 def _differences(a: Schedule, b: Schedule) -> int:

@@ -404,7 +404,7 @@ def searched(schedule: type[Schedule], problem: NormalProblem, target: Target) -
     found: dict[Schedule, float] = {}
     for table, seconds in scored(schedule, problem, target):
         found |= zip(table.configs(), seconds.tolist())
-    return Space.of(schedule, found), found
+    return Space(schedule, listed=found.keys()), found
 
 
 def seconds_of(table: Table, problem: NormalProblem, target: Target) -> np.ndarray:

@@ -18,6 +18,7 @@ likeliest to.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Iterable, Mapping
@@ -69,19 +70,30 @@ class RankingSampler:
 
 
 class OptunaSampler:
-    """One of optuna's samplers on the diagram of the valid configs."""
+    """One of optuna's samplers on the diagram of the valid configs.
+
+    optuna is told of results when it is to propose, before which most searches end.
+    """
 
     def __init__(self, candidates: Candidates, kind: str, seed: int) -> None:
+        self._candidates, self._kind, self._seed = candidates, kind, seed
+        self._spaces = {space.schedule.__name__: space for space in candidates.spaces}
+        self._untold: list[tuple[Schedule, float | None]] = []
+
+    @functools.cached_property
+    def _study(self) -> optuna.Study:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna = optuna
-        self._candidates = candidates
-        self._spaces = {space.schedule.__name__: space for space in candidates.spaces}
-        make = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}[kind]
-        self._study = optuna.create_study(sampler=make(seed=seed), direction="minimize")
+        make = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}[self._kind]
+        return optuna.create_study(sampler=make(seed=self._seed), direction="minimize")
 
     def propose(self) -> Schedule:
+        import optuna
+
+        for config, seconds in self._untold:
+            self._study.add_trial(self._trial(config, seconds))
+        self._untold.clear()
         trial = self._study.ask()
         name = self._suggest(trial, "schedule", tuple(self._spaces))
         space = self._spaces[name]
@@ -93,13 +105,19 @@ class OptunaSampler:
             assert child is not None
             node = child
         # The proposal's outcome comes in by `learn`, or never; the trial itself is done with.
-        self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
         return space.config(tuple(values))
 
     def _suggest(self, trial: optuna.Trial, field: str, values: tuple[Any, ...]) -> Any:
         return values[0] if len(values) == 1 else trial.suggest_categorical(f"{field}:{values}", values)
 
     def learn(self, config: Schedule, seconds: float | None) -> None:
+        self._untold.append((config, seconds))
+
+    def _trial(self, config: Schedule, seconds: float | None) -> optuna.trial.FrozenTrial:
+        """A result as optuna takes it."""
+        import optuna
+
         name = type(config).__name__
         params: dict[str, Any] = {}
         choices: dict[str, tuple[Any, ...]] = {f"schedule:{tuple(self._spaces)}": tuple(self._spaces)}
@@ -112,17 +130,13 @@ class OptunaSampler:
             assert child is not None
             node = child
         open_ = {key: values for key, values in choices.items() if len(values) > 1}
-        states = self._optuna.trial.TrialState
-        self._study.add_trial(
-            self._optuna.trial.create_trial(
-                # To TPE a pruned trial is worse than any complete one: what a config that failed is.
-                state=states.PRUNED if seconds is None else states.COMPLETE,
-                value=seconds,
-                params={key: params[key] for key in open_},
-                distributions={
-                    key: self._optuna.distributions.CategoricalDistribution(values) for key, values in open_.items()
-                },
-            )
+        states = optuna.trial.TrialState
+        return optuna.trial.create_trial(
+            # To TPE a pruned trial is worse than any complete one: what a config that failed is.
+            state=states.PRUNED if seconds is None else states.COMPLETE,
+            value=seconds,
+            params={key: params[key] for key in open_},
+            distributions={key: optuna.distributions.CategoricalDistribution(values) for key, values in open_.items()},
         )
 
 

@@ -10,10 +10,11 @@ once which values of it are allowed. Nothing is assumed of a rule but that it is
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +63,11 @@ class _Watched(dict[str, Value]):
 class Space:
     """A set of configs of one schedule, in the fixed order of fields and domains."""
 
-    def __init__(self, given: type[Schedule] | SearchSpace, root: Node) -> None:
-        self.given, self.root = as_space(given), root
+    def __init__(
+        self, given: type[Schedule] | SearchSpace, root: Node | None = None, listed: Set[Schedule] = frozenset()
+    ) -> None:
+        """Those of a diagram, or those `listed`, whose diagram is made when it is first asked for."""
+        self.given, self._root, self._listed = as_space(given), root, listed
         self.schedule, self.fields = self.given.schedule, tuple(self.given.fields)
 
     @classmethod
@@ -107,7 +111,18 @@ class Space:
     @classmethod
     def of(cls, schedule: type[Schedule], configs: Iterable[Schedule]) -> Space:
         """Just these configs, of those whose values are in the domains."""
-        places = [{value: i for i, value in enumerate(values)} for values in as_space(schedule).fields.values()]
+        known = [set(values) for values in as_space(schedule).fields.values()]
+        return cls(
+            schedule,
+            listed={c for c in configs if all(value in there for value, there in zip(c.values.values(), known))},
+        )
+
+    @functools.cached_property
+    def root(self) -> Node:
+        """The first node of the diagram."""
+        if self._root is not None:
+            return self._root
+        places = [{value: i for i, value in enumerate(values)} for values in self.given.fields.values()]
 
         def below(rows: Sequence[tuple[Value, ...]], depth: int) -> Node:
             if depth == len(places):
@@ -116,16 +131,17 @@ class Space:
             children = tuple((value, below([*group], depth + 1)) for value, group in groups)
             return Node(children, sum(child.count for _, child in children))
 
-        rows = {tuple(config.values.values()) for config in configs}
-        rows = {row for row in rows if all(value in known for value, known in zip(row, places))}
-        return cls(schedule, below(sorted(rows, key=lambda row: [p[v] for p, v in zip(places, row)]), 0))
+        rows = [tuple(config.values.values()) for config in self._listed]
+        return below(sorted(rows, key=lambda row: [p[v] for p, v in zip(places, row)]), 0)
 
     @property
     def count(self) -> int:
         """How many configs it has."""
-        return self.root.count
+        return len(self._listed) if self._root is None else self._root.count
 
     def __contains__(self, config: Schedule) -> bool:
+        if self._root is None:
+            return config in self._listed
         node: Node | None = self.root if type(config) is self.schedule and self.count else None
         for value in config.values.values():
             node = node and node.child(value)

