@@ -50,7 +50,7 @@ from kgen.tuner.worker import opponent
 
 CUBLAS = "cublas"
 SCHEDULES = (WgmmaGemm, SimtGemm, Gemv)
-#: Fields that differ in what is drawn alone: each kernel is a compilation.
+#: Fields by which configs are no kinds of their own: each is another kernel to compile. What is drawn has all their values.
 DETAILS = ("raster", "group", "pdl", "store", "epilogue_stages", "stages")
 #: Configs that the model has so many times as slow as its best are left out.
 REACH = 1.7
