@@ -76,7 +76,7 @@ class OptunaSampler:
     """
 
     def __init__(self, candidates: Candidates, kind: str, seed: int) -> None:
-        self._candidates, self._kind, self._seed = candidates, kind, seed
+        self._kind, self._seed = kind, seed
         self._spaces = {space.schedule.__name__: space for space in candidates.spaces}
         self._untold: list[tuple[Schedule, float | None]] = []
 

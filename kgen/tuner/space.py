@@ -111,11 +111,9 @@ class Space:
     @classmethod
     def of(cls, schedule: type[Schedule], configs: Iterable[Schedule]) -> Space:
         """Just these configs, of those whose values are in the domains."""
-        known = [set(values) for values in as_space(schedule).fields.values()]
-        return cls(
-            schedule,
-            listed={c for c in configs if all(value in there for value, there in zip(c.values.values(), known))},
-        )
+        domains = [set(values) for values in as_space(schedule).fields.values()]
+        listed = {c for c in configs if all(v in domain for v, domain in zip(c.values.values(), domains))}
+        return cls(schedule, listed=listed)
 
     @functools.cached_property
     def root(self) -> Node:

@@ -10,7 +10,9 @@ import pytest
 from kgen.codegen import kept, render
 from kgen.dsl import schedule
 from kgen.dsl.family import normalised
-from kgen.dsl.problem import Problem, Sizes
+from kgen.dsl.problem import NormalProblem, Problem, Sizes
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.gpu.target import resolve
 from kgen.ops import operators
 from kgen.runtime import dispatch
@@ -75,20 +77,9 @@ def test_what_was_rendered_is_read_and_nothing_else(monkeypatch: pytest.MonkeyPa
         assert config.source(problem) == made
 
 
-def test_whether_a_kernel_is_compiled_renders_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A choice that no process made before is not compiled: a first call need not render its text to know that."""
-    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
-    problem, target = normalised(Problem.dense(operators()["hgemm"].graphs[0], CASES["hgemm"][0])), resolve("H200")
-    config = dispatch.default(problem, target).config
-    render._made.cache_clear()
-    monkeypatch.setattr(schedule, "_sources", {})
-    monkeypatch.setattr(dispatch, "_not_rendered", set())
-    monkeypatch.setattr(render, "environment", _refused)
-    assert not dispatch._is_compiled(config, problem, target)
-    assert not dispatch._is_compiled(config, problem, target)
-
-
-def test_what_this_process_compiled_since_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Schedule, NormalProblem, Target]:
+    """A choice of which no process has rendered or compiled the kernel, its problem and a target."""
     monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
     problem, target = normalised(Problem.dense(operators()["hgemm"].graphs[0], CASES["hgemm"][0])), resolve("H200")
     config = dispatch.default(problem, target).config
@@ -96,11 +87,27 @@ def test_what_this_process_compiled_since_is_compiled(monkeypatch: pytest.Monkey
     monkeypatch.setattr(schedule, "_sources", {})
     monkeypatch.setattr(dispatch, "_not_rendered", set())
     monkeypatch.setattr(dispatch, "_compiled", set())
-    assert not dispatch._is_compiled(config, problem, target)
+    return config, problem, target
+
+
+def test_whether_a_kernel_is_compiled_renders_nothing(
+    unasked: tuple[Schedule, NormalProblem, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A choice that no process made before is not compiled: a first call need not render its text to know that."""
+    monkeypatch.setattr(render, "environment", _refused)
+    assert not dispatch._is_compiled(*unasked)
+    assert not dispatch._is_compiled(*unasked)
+
+
+def test_what_this_process_compiled_since_is_compiled(
+    unasked: tuple[Schedule, NormalProblem, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, problem, _ = unasked
+    assert not dispatch._is_compiled(*unasked)
     source = schedule.source_of(config, problem)
-    assert not dispatch._is_compiled(config, problem, target)
+    assert not dispatch._is_compiled(*unasked)
     monkeypatch.setattr(dispatch, "is_compiled", lambda given, arch, cache: given.digest == source.digest)
-    assert dispatch._is_compiled(config, problem, target)
+    assert dispatch._is_compiled(*unasked)
 
 
 def test_users_schedules_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

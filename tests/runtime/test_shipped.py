@@ -84,8 +84,8 @@ def first_of(problem: NormalProblem) -> float:
 def test_the_model_takes_what_was_fastest_for_fast(part: int) -> None:
     """By its own times 2.3% behind its first in the mean of all, and 10.7% off the clock.
 
-    It was 1.8% before `contention`, whose first choices the clock prefers (docs/notes/gemm_wgmma.md): those that are shipped were
-    found from the choices of models before it.
+    It was 1.8% before `contention`, by whose first choices the worst products are faster (docs/notes/gemm_wgmma.md): what is
+    shipped was found from the choices of models before it.
     """
     behind, off = [], []
     for record in PRODUCTS[part::4]:
