@@ -34,6 +34,7 @@ _LONG = on("softmax", "512x131072", "RowwiseCluster", cluster=4, slots=4)
 _LONG_NORM = on("layer_norm", "1024x65536", "RowwiseCluster", cluster=4)
 _SPAN_TEXT, _SPANS = "templates/rowwise_span.cu.j2", "templates/common/row_span.cuh"
 _SPAN = on("layer_norm", "4096x59", "RowwiseSpan", threads=64, turns=4)
+_OWN_SPAN = on("layer_norm", "4099x2", "RowwiseSpan", span="thread", row_threads=1, turns=4)
 _ARGMAX = on("row_argmax", "4096x4096", "Rowwise", cluster=1, keep="none")
 _DROPOUT = on("scale_mask_softmax_dropout", "512x4096", "Rowwise", cluster=1)
 _SUM = on("reduce_sum", "16777216", "Reduce")
@@ -145,9 +146,9 @@ MUTANTS = [
            "state0 = of_warps[lane % WARPS];", _LONG_NORM),
     # Rows as one span.
     Mutant("span-not-waited-for", "barrier", _SPAN_TEXT, "  ptx::cp_async_wait<0>();\n", "", _SPAN),
-    Mutant("span-not-met-before-it-leaves", "barrier", _SPAN_TEXT, "//% if outputs\n  __syncthreads();\n",
-           "//% if outputs\n", _SPAN),
-    Mutant("span-rows-beyond-the-last", "tail", _SPAN_TEXT, "    if (own < count) {", "    {",
+    Mutant("span-not-met-before-it-leaves", "barrier", _SPAN_TEXT, "//% if outputs and not own_span\n  __syncthreads();\n",
+           "//% if outputs and not own_span\n", _SPAN),
+    Mutant("span-rows-beyond-the-last", "tail", _SPAN_TEXT, '    {{ "if (own < count) " if not own_span }}{', "    {",
            on("layer_norm_forward", "4096x59", "RowwiseSpan", threads=64, turns=4)),
     Mutant("span-ends-at-whole-vectors", "tail", _SPANS, "load_vector<PACK>(from + at, elements - at), elements - at);",
            "load_vector<PACK>(from + at, elements - at));", _SPAN),
@@ -155,6 +156,9 @@ MUTANTS = [
            "at + PACK <= elements; at += Threads * PACK)", _SPAN),
     Mutant("span-last-column-of-all", "tail", _AT, "if (v < Vectors - 1 || column < length) f(v, column);",
            "f(v, column);", _SPAN),
+    Mutant("own-span-ends-at-whole-vectors", "tail", _SPAN_TEXT, "{{ y.name }}_span, count * {{ length }});\n//%   else",
+           "{{ y.name }}_span);\n//%   else", _OWN_SPAN),
+    Mutant("own-span-begins-at-the-last-rows", "tail", _SPAN_TEXT, "  if (start >= rows) return;\n", "", _OWN_SPAN),
     # All elements.
     Mutant("reduce-steps-by-one", "sum", _REDUCE, "(ITEMS - 1) * step; vector += ITEMS * step) {",
            "(ITEMS - 1) * step; vector += step) {", on("reduce_sum", "16777216", "Reduce", items=4)),

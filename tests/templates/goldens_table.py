@@ -229,6 +229,9 @@ GOLDENS: dict[str, Golden] = {
     "rowwise_span_lone": Golden(
         "softmax", bf16, {"...": (65537,), "N": 5}, (), "RowwiseSpan",
         {"row_threads": 1, "threads": 64, "turns": 4, "columns": "late"}),
+    "rowwise_span_own": Golden(
+        "layer_norm", f16, {"...": (100000,), "N": 2}, (), "RowwiseSpan",
+        {"span": "thread", "row_threads": 1, "threads": 128, "turns": 4, "columns": "early"}),
     "rowwise_span_packed": Golden(
         "layer_norm", f16, {"...": (65536,), "N": 40}, (), "RowwiseSpan",
         {"row_threads": 2, "threads": 128, "turns": 2, "pack": 4, "columns": "late"}),

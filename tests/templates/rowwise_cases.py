@@ -281,8 +281,9 @@ def _cost_cluster(config: Schedule, problem: Problem) -> float:
     return max(math.prod(problem.leading) / 2e5, work / 40000, unrolled / 64)
 
 
-#: Those with a row to keep.
+#: Those with a row to keep, and of these those of which no result is one value a row.
 _WITH_ROWS = tuple(e for e in (*FLOAT_EXPRESSIONS, *EXACT_EXPRESSIONS) if e != "lone")
+_FULL_ALONE = ("softmax", "chain", "quotient", "dropped", "nested")
 
 
 def _make_span(
@@ -307,11 +308,21 @@ def _make_span(
         fixed[name] = value
     if name == "columns" and value == "early":
         traits["expression"] = "weighted"
+    fixed.setdefault("span", source.choice(("block", "thread")) if name in ("rows", "expression") else "block")
+    own, length = fixed["span"] == "thread", 0
+    if own:  # rows of one vector
+        if traits["expression"] not in _FULL_ALONE:
+            if name == "expression":
+                return None
+            traits["expression"] = source.choice([e for e in expressions(DTYPES[dtype]) if e in _FULL_ALONE])
+        turns = source.choice([n for n in (1, 2, 4, 8, 16) if n * DTYPES[dtype].bytes <= 16])
+        length, traits["length"] = 16 // DTYPES[dtype].bytes // turns, "below a vector"
+        fixed |= {"row_threads": 1, "pack": 1, "turns": turns}
     if traits["expression"] not in _WITH_COLUMNS:
         fixed["columns"] = "late"
     graph = operator(dtype, traits["expression"]).graphs[0]
     threads = int(fixed["row_threads"])
-    length = _length(source, traits["length"], int(fixed["pack"]), threads)
+    length = length or _length(source, traits["length"], int(fixed["pack"]), threads)
     block = int(fixed["threads"]) // threads * int(fixed["turns"])
     count = {"one": 1, "two": 2, "below a block": block - 1, "above a block": block + 1, "prime": 13}[traits["rows"]]
     head = (max(1, count),) if traits["expression"] != "masked" else (max(1, count), 1)

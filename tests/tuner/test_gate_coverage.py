@@ -33,6 +33,9 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     ]),
     "Rowwise": ("softmax", ROWS, [{}, {"keep": "none"}, {"keep": "shared"}]),
     "RowwiseSpan": ("layer_norm", {"...": (4096,), "N": 59}, [{}, {"turns": 4, "threads": 64}]),
+    "RowwiseSpan of threads": ("layer_norm", {"...": (4098,), "N": 2}, [
+        {"span": "thread", "row_threads": 1, "threads": 128, "turns": 4, "pack": 1}
+    ]),
     "RowwiseCluster": ("layer_norm", {"...": (64,), "N": 65536}, [{}]),
     "Scan": ("logcumsumexp", ROWS, [{}, {"row_threads": 256, "threads": 256}]),
     "Reduce": ("reduce_sum", LINE, [

@@ -90,6 +90,9 @@ def _of_a_short_row(config: Rowwise, problem: Problem, phases: int) -> Vector:
     uneven = vectors % 2**ideal and vectors % 2 ** (ideal - 1) == 0 if ideal > 0 and not shift else False
     if uneven and phases > 1 and (weights or ideal > 7):
         ideal -= 1
+    # Three vectors for each of 512 threads, not one or two for each of 1024.
+    if ideal == 10 and not shift and 1024 < vectors <= 3 * 512:
+        ideal = 9
     row = config.row_threads
     before = (row <= 128) & early
     wrong = (config.keep != "registers") | (config.cluster > 1) | (config.algorithm == "online") | (config.pack != pack)

@@ -186,6 +186,8 @@ class SpanConstants(Constants, model="rowwise_span"):
     small: float  # how much longer blocks of 64 threads take than those of 128,
     large: float  # and those of 256
     begun: float  # of a multiprocessor, until it begins another block
+    ramp: float  # of the time that the blocks of a multiprocessor need for memory, at the beginning and at the end
+    own: float  # of the instructions, where a thread has rows of its own: those that it adds up, not those of loops
     registers: float  # of a thread, beside its elements
     bandwidth: float
     sharpness: float
@@ -220,6 +222,7 @@ def span_seconds(config: RowwiseSpan, problem: Problem, target: Target) -> Vecto
     *outer, n = problem.leading
     rows, length = max(1, math.prod(outer)), max(n, 1)
     an_element, a_row, kept, waits, fetches = _span_of_class(config, problem, target)
+    shared = config.span == "block"
     written, widest, operands = _moved(problem)
     traffic = rows * length * (kept_bytes(problem) + written)
     vectors = config.vectors(problem)
@@ -228,13 +231,14 @@ def span_seconds(config: RowwiseSpan, problem: Problem, target: Target) -> Vecto
     threads = blocks * config.rows * config.row_threads  # of all rows
     clocks = target.sm_count * target.clock_hz
 
-    of_row = elements * an_element + a_row
+    of_row = (elements * an_element + a_row) * where(shared, 1.0, k.own)
     issue = threads * of_row / (128 * k.issued * clocks)
     by_pack = {
         pack: chosen(config.row_threads, {n: _conflicts(n, length, widest, pack) for n in (1, 2, 4, 8, 16, 32)}, 1)
         for pack in (1, 2, 4)
     }
     accessed = threads / 32 * vectors * operands * chosen(config.pack, by_pack, 1) * k.access / clocks
+    accessed = accessed * where(shared, 1.0, 0.0)
 
     # Latency: the blocks that a multiprocessor holds at a time, of which each has its rows one after another.
     registers = ceil_div(floor(k.registers + elements * kept), 8) * 8
@@ -242,9 +246,10 @@ def span_seconds(config: RowwiseSpan, problem: Problem, target: Target) -> Vecto
     mine = ceil_div(blocks, target.sm_count)
     turn = waits + fetches * vectors + k.serial / target.clock_hz * of_row
     alone = k.block + k.left * (written > 0) + config.turns * turn
-    latency = mine / maximum(1.0, minimum(resident, mine)) * alone
+    at_once = maximum(1.0, minimum(resident, mine))
+    latency = mine / at_once * alone
 
-    memory = traffic / (k.bandwidth * target.bandwidth)
+    memory = traffic / (k.bandwidth * target.bandwidth) * (1 + k.ramp * at_once / mine)
     sharp = memory**k.sharpness + latency**k.sharpness + issue**k.sharpness
     sharp = sharp + accessed**k.sharpness + (mine * k.begun) ** k.sharpness
     return chosen(config.threads, {64: k.small, 256: k.large}, 1.0) * (2e-6 + sharp ** (1 / k.sharpness))

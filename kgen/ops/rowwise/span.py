@@ -1,9 +1,9 @@
-"""RowwiseSpan: short rows, at any address. A block's rows are one span of memory, whose vectors pass through shared memory.
+"""RowwiseSpan: short rows, at any address. The rows of a block, or of a thread, are one span of memory.
 
 Rows of a few elements, or of an odd number, have no vectors of 16 bytes of their own, and less keeps too little on its way for
-too many instructions. Here what comes and goes are such vectors, whatever a row's length; of a row in shared memory each thread
-of a warp, or of a part of one, has the vectors that the row does have, and then of the next row that these threads have in the
-span.
+too many instructions. Here what comes and goes are such vectors, whatever a row's length. A block's span passes through shared
+memory: of a row there each thread of a warp, or of a part of one, has the vectors that the row does have, and then of the next
+row that these threads have in the span. Of rows that are shorter than a vector a thread has several, as a span in its registers.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from kgen.ops.rowwise.rowwise import Rowwise
 
 
 class RowwiseSpan(Schedule):
-    """The rows of a block come to shared memory, and leave it, as one span of memory."""
+    """The rows of a block come to shared memory, and leave it, as one span of memory; or those of a thread to its registers."""
 
     template = "rowwise_span.cu.j2"
     techniques = {
         "a warp a row": {"row_threads": 32},
         "a block's rows at once": {"turns": 1},
         "rows one after another": {"turns": (2, 4, 8, 16)},
+        "rows of one vector": {"span": "thread"},
     }
     target = sm(80)
 
     # What Rowwise lets a config choose.
     keep, shift, algorithm, cluster, unroll, load, store = "span", False, "two_pass", 1, 1, "default", "default"
 
+    span = choice("block", "thread", absent="block")  # whose rows lie together: a block's, or a thread's
     row_threads = choice(32, 16, 8, 4, 2, 1)  # that share a row
     threads = choice(128, 256, 64)
     turns = choice(1, 2, 4, 8, 16)  # rows of a thread, one after another
@@ -78,7 +80,7 @@ class RowwiseSpan(Schedule):
 
     def stage_columns(self, problem: Problem) -> Vector:
         """Elements of each operand that a block has in shared memory."""
-        return self.rows * self.vectors(problem) * self.row_threads * self.pack
+        return where(self.span == "block", self.rows * self.vectors(problem) * self.row_threads * self.pack, 0)
 
     @of_shape
     def stage_bytes(self, problem: Problem) -> Vector:
@@ -110,6 +112,15 @@ class RowwiseSpan(Schedule):
     def whole_vectors(self, problem: Problem, target: Target) -> Vector:
         """a block's span begins at a multiple of 16 bytes, whatever the length of a row"""
         return self.rows * min(slots(problem)[1], default=1) % 16 == 0
+
+    @rule
+    @sized
+    def rows_of_a_vector(self, problem: Problem, target: Target) -> Vector:
+        """a thread's span is one vector of 16 bytes, of the operand whose elements are the smallest, and its rows are its own; no
+        result is one value a row"""
+        size = self.turns * problem.leading[-1] * min(slots(problem)[1], default=1)
+        alone = all(a.kind == "full" for a in accesses(problem)[1])
+        return (self.span == "block") | (alone & (self.row_threads * self.pack == 1) & (size == 16))
 
     @rule
     @sized
@@ -154,6 +165,12 @@ class RowwiseSpan(Schedule):
         """a multiprocessor has room for four blocks, so that some compute while others wait for their rows"""
         return target.resident_blocks(self.threads, 32, self.smem_bytes(problem)) >= 4
 
+    @pruning
+    @vectorised
+    def blocks_of_own_spans(self, problem: Problem, target: Target) -> Vector:
+        """threads with spans of their own are 128 to a block: 256 are as fast, of 64 a multiprocessor cannot begin enough"""
+        return (self.span == "block") | (self.threads == 128)
+
     @classmethod
     def applies(cls, problem: Problem) -> bool:
         return matches(problem.graph)
@@ -192,7 +209,7 @@ class RowwiseSpan(Schedule):
             self,
             problem,
             entry=problem.graph.name,
-            params=writer.params(),
+            params=tuple(p for p in writer.params() if self.span == "block" or p.name != writer.length),
             launch=Launch((ceil_div_size(rows, int(self.rows)), 1, 1), (self.threads, 1, 1), self.smem_bytes(problem)),
             arch=self.arch(problem),
             context=context,
