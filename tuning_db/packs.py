@@ -11,7 +11,8 @@ import functools
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
@@ -118,9 +119,9 @@ def read_pack(path: str | os.PathLike[str]) -> Pack:
         raise DatabaseError(f"pack {where} is malformed: {error}") from error
 
 
-def shipped(gpu: GpuFacts, digest: str) -> tuple[BestRecord, ...]:
-    """The bests of a graph that come with kgen for this model of card; driver and power limit may differ."""
-    return _shipped(gpu).bests(digest)
+def shipped(gpu: GpuFacts, digest: str, sizes: Mapping[str, int]) -> Sequence[BestRecord]:
+    """The bests of a graph at these sizes that come with kgen for this model of card; driver and power limit may differ."""
+    return _shipped(gpu).bests(digest).get(frozenset(sizes.items()), ())
 
 
 def shipped_buckets(gpu: GpuFacts) -> tuple[BucketRecord, ...]:
@@ -136,7 +137,8 @@ class _Shipped:
 
     def __init__(self, gpu: GpuFacts) -> None:
         self._gpu = gpu
-        self._bests: dict[str, tuple[BestRecord, ...]] = {}
+        #: By the digest of a graph, then by sizes: of the hundreds that a graph may have a first call reads its own.
+        self._bests: dict[str, dict[frozenset[tuple[str, int]], list[BestRecord]]] = {}
 
     @functools.cached_property
     def _packs(self) -> list[dict[str, Any]]:
@@ -148,14 +150,17 @@ class _Shipped:
         packs = self._kept("buckets", lambda: [{**pack, "entries": []} for pack in self._packs])
         return tuple(record for pack in packs for record in _pack(pack).buckets)
 
-    def bests(self, digest: str) -> tuple[BestRecord, ...]:
+    def bests(self, digest: str) -> Mapping[frozenset[tuple[str, int]], list[BestRecord]]:
         def mine() -> list[dict[str, Any]]:
             entries = [[e for e in pack["entries"] if e["problem"]["digest"] == digest] for pack in self._packs]
             return [{**pack, "entries": e, "buckets": []} for pack, e in zip(self._packs, entries)]
 
-        if digest not in self._bests:
-            self._bests[digest] = tuple(record for pack in self._kept(digest, mine) for record in _pack(pack).bests)
-        return self._bests[digest]
+        found = self._bests.get(digest)
+        if found is None:
+            found = self._bests[digest] = defaultdict(list)
+            for record in (record for pack in self._kept(digest, mine) for record in _pack(pack).bests):
+                found[frozenset(record.problem.sizes.items())].append(record)
+        return found
 
     def _kept(self, of: str, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         files = [(os.fspath(path), path.stat().st_size, path.stat().st_mtime_ns) for path in _shipped_files()]

@@ -96,7 +96,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     tuning has verified them on this machine; those that come with kgen were, on such a card, and serve their own shapes alone.
     """
     problem, gpu = normalised(problem), records.gpu_facts(target)
-    known = [record for record in shipped(gpu, problem.graph.digest) if record.problem.sizes == problem.sizes]
+    known = list(shipped(gpu, problem.graph.digest, problem.sizes))
     if store is None and not known and not buckets.shipped(gpu):  # nothing is known that may serve
         return at_once(problem, target, restriction)
     key, within = records.problem_key(problem), restriction.within(problem, target)

@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing comes with kgen but what a test ships."""
-    monkeypatch.setattr(dispatch, "shipped", lambda gpu, digest: ())
+    monkeypatch.setattr(dispatch, "shipped", lambda gpu, digest, sizes: ())
     monkeypatch.setattr(buckets, "shipped_buckets", lambda gpu: ())
     buckets.shipped.cache_clear()
     yield

@@ -32,7 +32,7 @@ def store(tmp_path):
 @pytest.fixture(autouse=True)
 def bare(monkeypatch):
     """Nothing comes with kgen but what a test ships."""
-    monkeypatch.setattr(dispatch, "shipped", lambda gpu, digest: ())
+    monkeypatch.setattr(dispatch, "shipped", lambda gpu, digest, sizes: ())
 
 
 def ship(monkeypatch, store, gpu=H200):
@@ -42,8 +42,9 @@ def ship(monkeypatch, store, gpu=H200):
         replace(record, trial=replace(record.trial, verified=False)) for record in store.all_best(facts, "measured")
     )
 
-    def shipped(asked, digest):
-        return tuple(r for r in packed if asked.same_card(facts) and r.problem.digest == digest)
+    def shipped(asked, digest, sizes):
+        known = (r for r in packed if asked.same_card(facts) and r.problem.digest == digest)
+        return tuple(r for r in known if r.problem.sizes == sizes)
 
     monkeypatch.setattr(dispatch, "shipped", shipped)
 
@@ -212,10 +213,10 @@ def test_the_suite_of_products_comes_tuned_for_an_h200(monkeypatch, layouts):
     from kgen.ops.gemm.problem import suites
     from kgen.tuning_db import shipped
 
-    packed = [shipped(records.gpu_facts(H200), graph.digest) for graph in kgen.hgemm.definition.graphs]
-    assert all(records.read_config(record.trial.config) for found in packed for record in found)
+    facts, graph = records.gpu_facts(H200), kgen.hgemm.definition.graphs[0]
     monkeypatch.setattr(dispatch, "shipped", shipped)
-    for sizes in suites(kgen.hgemm.definition.graphs[0])["gemm"]:
+    for sizes in suites(graph)["gemm"]:
+        assert all(records.read_config(record.trial.config) for record in shipped(facts, graph.digest, sizes))
         assert dispatch.choose(kgen.hgemm.problem(sizes, layouts=layouts), H200, None).how != "default", sizes
 
 
