@@ -1,7 +1,7 @@
 """Candidates: every config that a search considers for a problem on a target, over all schedules of the family, ranked.
 
-The set is exact and counted (`space.py`). The ranking is that of the cost model over all of them where it takes them all
-together (`columns.py`), or where there are EXHAUSTIVE at most. Beyond that it is the model's ranking of those that a best-first
+The set is exact and counted (`space.py`). The ranking is that of the cost model, over all configs of the schedules that it takes
+all together (`columns.py`), and over all others where there are EXHAUSTIVE at most. Beyond that it is of those that a best-first
 walk finds: it starts from the defaults and from draws of the whole space, and follows the changes of one field that the model
 likes best.
 """
@@ -82,7 +82,7 @@ class Candidates:
         """
         if self.named and not all(map(self._default_in, self.spaces)):
             return self.ranking[0]
-        found = self._defaults()
+        found = [self._default_of(space) for space in self.spaces]
         return min([config for config in found if config.by_default] or found, key=self.estimate)
 
     def _default_in(self, space: Space) -> Schedule | None:
@@ -92,8 +92,8 @@ class Candidates:
             return None
         return config if config in space else None
 
-    def _defaults(self) -> list[Schedule]:
-        return [self._default_in(space) or next(iter(space)) for space in self.spaces]
+    def _default_of(self, space: Space) -> Schedule:
+        return self._default_in(space) or next(iter(space))
 
     def estimate(self, config: Schedule) -> float:
         """The modelled time of a config in seconds."""
@@ -103,15 +103,15 @@ class Candidates:
     @functools.cached_property
     def ranking(self) -> list[Schedule]:
         """Configs by modelled time, the fastest first; ties in the fixed order."""
-        if self.count - len(self._modelled) <= EXHAUSTIVE:
-            known = set(map(type, self._modelled))
-            others = (config for space in self.spaces if space.schedule not in known for config in space)
-            modelled = self._modelled | {config: self.estimate(config) for config in others}
+        known = set(map(type, self._modelled))
+        others = [space for space in self.spaces if space.schedule not in known]
+        if sum(space.count for space in others) <= EXHAUSTIVE:
+            modelled = self._modelled | {config: self.estimate(config) for space in others for config in space}
         else:
-            modelled = self._explore()
+            modelled = self._modelled | self._explore(others)
         return sorted(modelled, key=lambda config: (modelled[config], self.order(config)))
 
-    def _explore(self) -> dict[Schedule, float]:
+    def _explore(self, spaces: Sequence[Space]) -> dict[Schedule, float]:
         source = random.Random(0)
         modelled: dict[Schedule, float] = {}
         heap: list[tuple[float, int, Schedule]] = []
@@ -121,9 +121,9 @@ class Candidates:
                 modelled[config] = self.estimate(config)
                 heapq.heappush(heap, (modelled[config], len(modelled), config))
 
-        for config in self._defaults():
-            look(config)
-        for space in self.spaces:
+        for space in spaces:
+            look(self._default_of(space))
+        for space in spaces:
             for _ in range(EXHAUSTIVE // 10):
                 look(space.draw(source))
         while heap and len(modelled) < EXHAUSTIVE:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as made
 from typing import Any
@@ -19,13 +19,15 @@ import numpy as np
 
 from kgen.dsl.choice import Undecided, Value
 from kgen.dsl.problem import NormalProblem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.target import Target
 from kgen.tuner.kept import kept
 from kgen.tuner.space import Node, Space
 
 #: Sets of rows of a class that are kept.
 _MOST = 256
+#: Of more configs a search looks at some: to make and to rank so many takes half a second.
+_ALL = 65536
 #: A place in a domain.
 _Code = np.uint8
 
@@ -275,28 +277,34 @@ class ProblemClass:
         return table
 
 
-_known: dict[tuple[type[Schedule], Hashable, Target], ProblemClass] = {}
+_known: dict[tuple[type[Schedule], Hashable, Target, bool], ProblemClass] = {}
 
 
-def problem_class(schedule: type[Schedule], problem: NormalProblem, target: Target) -> ProblemClass:
-    """The class of a problem, made when the first of its problems comes."""
-    key = schedule, schedule.class_of(problem), target
+def problem_class(
+    schedule: type[Schedule], problem: NormalProblem, target: Target, whole: bool = False
+) -> ProblemClass:
+    """The class of a problem, made when the first of its problems comes: the configs that a default is taken from, or those of
+    the `whole` schedule; none where these are too many to look at all of them."""
+    key = schedule, schedule.class_of(problem), target, whole
     found = _known.get(key)
     if found is None:
-        found = _known[key] = _prepared(schedule, problem, target)
+        found = _known[key] = _prepared(schedule, problem, target, whole)
     return found
 
 
-def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target) -> ProblemClass:
+def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target, whole: bool) -> ProblemClass:
+    given = SearchSpace(schedule) if whole else schedule.shortlist(problem, target)
     later = {*schedule.by_class, *schedule.by_size, *schedule.last}
     names = tuple(name for name in schedule.fields if name not in later)
     domains = [schedule.fields[name].values for name in names]
 
     def made() -> bytes:
-        space = Space.of_class(schedule.shortlist(problem, target), problem, target)
-        return _columns(space.root, domains).tobytes()
+        space = Space.of_class(given, problem, target)
+        return b"" if whole and space.count > _ALL else _columns(space.root, domains).tobytes()
 
-    of = schedule.class_of(problem), tuple(map(len, domains))
+    of: Hashable = schedule.class_of(problem), tuple(map(len, domains))
+    if given.domains != schedule.shortlist(problem, target).domains:
+        of = "whole", of
     codes = np.frombuffer(kept(schedule, of, target, made), _Code).reshape(len(names), -1)
     alike = [names.index(name) for name in schedule.alike]
     own = [(place, name) for place, name in enumerate(names) if name not in schedule.alike]
@@ -386,25 +394,31 @@ def _decided(schedule: type[Schedule], name: str, table: Table, problem: NormalP
     return True
 
 
-def scored(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Iterator[tuple[Table, np.ndarray]]:
-    """The configs that a search considers, in tables, each with the modelled seconds of its rows."""
-    if schedule.target.runs_on(target.arch) and schedule.applies(problem):
-        known = problem_class(schedule, problem, target)
-        for table in known.of(problem, target):
-            whole = known.completed(table, problem, target)
-            if whole.count:
-                yield whole, seconds_of(whole, problem, target)
+def scored(
+    schedule: type[Schedule], problem: NormalProblem, target: Target, whole: bool = False
+) -> list[tuple[Table, np.ndarray]]:
+    """The configs that a default is taken from, in tables, each with the modelled seconds of its rows; or those of the `whole`
+    schedule, of which there is none where they are too many."""
+    if not (schedule.target.runs_on(target.arch) and schedule.applies(problem)):
+        return []
+    known = problem_class(schedule, problem, target, whole)
+    tables = known.of(problem, target)
+    if whole and sum(table.count for table in tables) > _ALL:
+        return []
+    complete = [known.completed(table, problem, target) for table in tables]
+    return [(table, seconds_of(table, problem, target)) for table in complete if table.count]
 
 
 def searched(schedule: type[Schedule], problem: NormalProblem, target: Target) -> tuple[Space, dict[Schedule, float]]:
-    """`Space.searched`; and the modelled seconds of all of it, where columns tell: of schedules without a shortlist."""
-    by_columns = schedule.by_size and not schedule.shortlist(problem, target).domains
-    if not by_columns or not schedule.worth_searching(problem, target):
-        return Space.searched(schedule, problem, target), {}
+    """`Space.searched`; and the modelled seconds of all of it, where columns tell: of schedules of which a default is taken from
+    what a search considers, or whose fields all have the values that it considers, and not too many of them."""
+    is_whole = bool(schedule.shortlist(problem, target).domains)
+    by_columns = schedule.by_size and (not is_whole or schedule.worth is Schedule.worth)
     found: dict[Schedule, float] = {}
-    for table, seconds in scored(schedule, problem, target):
-        found |= zip(table.configs(), seconds.tolist())
-    return Space(schedule, listed=found.keys()), found
+    if by_columns and schedule.worth_searching(problem, target):
+        for table, seconds in scored(schedule, problem, target, is_whole):
+            found |= zip(table.configs(), seconds.tolist())
+    return (Space(schedule, listed=found.keys()) if found else Space.searched(schedule, problem, target)), found
 
 
 def seconds_of(table: Table, problem: NormalProblem, target: Target) -> np.ndarray:

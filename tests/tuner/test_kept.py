@@ -71,11 +71,13 @@ def test_a_folder_of_others_costs_the_file_alone(folder):
     assert not list(folder.iterdir())
 
 
-def test_a_class_that_is_read_is_the_one_that_was_enumerated(folder, monkeypatch):
-    problem = normalised(kgen.hgemm.problem(M=4096, N=4096, K=4096))
-    first = columns._prepared(WgmmaGemm, problem, H200)
+@pytest.mark.parametrize(("schedule", "rows", "whole"), [(WgmmaGemm, 4096, False), (kgen.Gemv, 4, True)])
+def test_a_class_that_is_read_is_the_one_that_was_enumerated(schedule, rows, whole, folder, monkeypatch):
+    problem = normalised(kgen.hgemm.problem(M=rows, N=4096, K=4096))
+    columns._prepared(schedule, problem, H200, False)
+    first = columns._prepared(schedule, problem, H200, whole)
     monkeypatch.setattr(columns.Space, "of_class", never)
-    second = columns._prepared(WgmmaGemm, problem, H200)
+    second = columns._prepared(schedule, problem, H200, whole)
 
     def configs(known):
         return [known.completed(table, problem, H200).configs() for table in known.of(problem, H200)]

@@ -11,7 +11,7 @@ from kgen.dsl.target import TARGETS
 from kgen.dsl.vector import at_least, at_most, ceil_div, chosen, each, maximum, minimum, negated, rounded, where
 from kgen.tuner.best import best, by_columns
 from kgen.tuner.candidates import Candidates
-from kgen.tuner.columns import Labels, ProblemClass, Table, problem_class, scored, table_of
+from kgen.tuner.columns import Labels, ProblemClass, Table, problem_class, scored, searched, table_of
 from kgen.tuner.space import Space
 
 H200, A100, T4 = (TARGETS[name] for name in ("H200", "A100-SXM4-80GB", "T4"))
@@ -44,6 +44,17 @@ def test_columns_are_the_configs_that_a_search_considers(schedule, problem, targ
     space = Space.searched(schedule, problem, target)
     assert len(found) == len(set(found)) == space.count > 0
     assert all(config in space for config in found)
+
+
+@pytest.mark.parametrize(("schedule", "problem", "target"), CASES)
+def test_a_search_has_all_that_rules_leave_whether_columns_tell_it_or_not(schedule, problem, target):
+    space, modelled = searched(schedule, problem, target)
+    whole = Space.searched(schedule, problem, target)
+    assert space.count == whole.count > 0
+    assert modelled or space.count > 300_000, "so many that no search looks at all of them"
+    assert not modelled or {*modelled} == {*whole}
+    for config in [*modelled][:: max(1, len(modelled) // 20)]:
+        assert modelled[config] == pytest.approx(config.estimate(problem, target), rel=1e-12)
 
 
 @pytest.mark.parametrize(("schedule", "problem", "target"), CASES)
