@@ -303,7 +303,7 @@ def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target, 
         return b"" if whole and space.count > _ALL else _columns(space.root, domains).tobytes()
 
     of: Hashable = schedule.class_of(problem), tuple(map(len, domains))
-    if given.domains != schedule.shortlist(problem, target).domains:
+    if whole:
         of = "whole", of
     codes = np.frombuffer(kept(schedule, of, target, made), _Code).reshape(len(names), -1)
     alike = [names.index(name) for name in schedule.alike]
@@ -410,8 +410,11 @@ def scored(
 
 
 def searched(schedule: type[Schedule], problem: NormalProblem, target: Target) -> tuple[Space, dict[Schedule, float]]:
-    """`Space.searched`; and the modelled seconds of all of it, where columns tell: of schedules of which a default is taken from
-    what a search considers, or whose fields all have the values that it considers, and not too many of them."""
+    """`Space.searched`, with the modelled seconds of all its configs where columns tell them.
+
+    They do of a schedule without a shortlist: its default is taken from all that a search considers. And of one with a
+    shortlist, where fields of `by_size` take all of their values and there are `_ALL` configs at most.
+    """
     is_whole = bool(schedule.shortlist(problem, target).domains)
     by_columns = schedule.by_size and (not is_whole or schedule.worth is Schedule.worth)
     found: dict[Schedule, float] = {}

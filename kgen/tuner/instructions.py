@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import math
 import struct
@@ -23,11 +24,8 @@ _STORED = {np.dtype(kind): place for place, kind in enumerate(("f8", "f4", "u2",
 _ROOM = 64
 
 
-class _Column(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("row_stride", "last_stride", "stored")),
-    ]
+#: As C++ has it: where it lies, and how far apart its values are.
+_Column = np.dtype([("data", "u8"), ("row_stride", "i4"), ("last_stride", "i4"), ("stored", "i4")], align=True)
 
 
 class _Program(ctypes.Structure):
@@ -135,8 +133,10 @@ class Instructions:
 class Arrays:
     """The arrays of a recording, named by their places."""
 
-    def __init__(self, found: Sequence[np.ndarray] = ()) -> None:
+    def __init__(self, found: Sequence[np.ndarray] = (), addresses: Sequence[int] = ()) -> None:
         self.found = list(found)
+        #: Where each lies, as long as this lives; of those that were read.
+        self.addresses = addresses
         self._places: dict[tuple[Any, ...], int] = {}
 
     def add(self, array: np.ndarray) -> int:
@@ -147,9 +147,15 @@ class Arrays:
             self.found.append(np.ascontiguousarray(array))
         return self._places[key]
 
-    def address(self, place: int) -> int:
-        """Where one lies, as long as this lives."""
-        return int(self.found[place].ctypes.data)
+    @functools.cached_property
+    def columns(self) -> np.ndarray:
+        """Of those that were read each as a column for C++; zeros for what is none. A class's programs name one a dozen times."""
+        told = np.zeros(len(self.found), _Column)
+        for place, (array, address) in enumerate(zip(self.found, self.addresses)):
+            if array.ndim == 2 and array.dtype in _STORED:
+                rows, last = array.shape
+                told[place] = address, last if rows > 1 else 0, last > 1, _STORED[array.dtype]
+        return told
 
     def written(self, about: Any) -> bytes:
         """All arrays, and what they are about in JSON's terms, as `read` takes them."""
@@ -163,11 +169,13 @@ class Arrays:
         """What was `written`, each in the least bytes an element."""
         (length,) = struct.unpack_from("<Q", data)
         about, forms = json.loads(data[8 : 8 + length])
-        at, found = -(-(8 + length) // 8) * 8, []
+        start, at = np.frombuffer(data, np.uint8).ctypes.data, -(-(8 + length) // 8) * 8
+        found, addresses = [], []
         for kind, shape in forms:
             found.append(np.frombuffer(data, kind, math.prod(shape), at).reshape(shape))
+            addresses.append(start + at)
             at += -(-found[-1].nbytes // 8) * 8
-        return about, cls(found)
+        return about, cls(found, addresses)
 
 
 def _narrowest(array: np.ndarray) -> np.ndarray:
@@ -225,21 +233,17 @@ class Rows:
 
 def part(about: dict[str, Any], arrays: Arrays, kept: list[Any]) -> Part:
     """A part as C++ takes it; what it points to, but for the arrays, goes to `kept`."""
-    made = Part(arrays.address(about["begins"]), arrays.address(about["places"]))
+    made = Part(arrays.addresses[about["begins"]], arrays.addresses[about["places"]])
     for name in ("groups", "last", "table", "variant", "variants"):
         setattr(made, name, about[name])
     made.field_count = len(about["fields"])
     for name in ("valid", "plain", "whole"):
         program = about[name]
-        columns = (_Column * len(program["columns"]))()
-        for number, place in enumerate(program["columns"]):
-            rows, last = arrays.found[place].shape
-            stored = _STORED[arrays.found[place].dtype]
-            columns[number] = _Column(arrays.address(place), last if rows > 1 else 0, int(last > 1), stored)
+        columns = arrays.columns.take(np.array(program["columns"], dtype=np.intp))
         kept.append(columns)
         code = program["code"]
         one = _Program(
-            ctypes.addressof(columns), arrays.address(code), len(columns), program["registers"], len(arrays.found[code])
+            columns.ctypes.data, arrays.addresses[code], len(columns), program["registers"], len(arrays.found[code])
         )
         one.results[: len(program["results"])] = program["results"]
         setattr(made, name, one)

@@ -186,8 +186,8 @@ class SpanConstants(Constants, model="rowwise_span"):
     small: float  # how much longer blocks of 64 threads take than those of 128,
     large: float  # and those of 256
     begun: float  # of a multiprocessor, until it begins another block
-    ramp: float  # of the time that the blocks of a multiprocessor need for memory, at the beginning and at the end
-    own: float  # of the instructions, where a thread has rows of its own: those that it adds up, not those of loops
+    ramp: float  # of the memory's time for the blocks that are resident at once: at first they only load, at last only store
+    own: float  # of the instructions above, what those of rows in a thread's registers come to, whose length is a constant
     registers: float  # of a thread, beside its elements
     bandwidth: float
     sharpness: float

@@ -48,7 +48,9 @@ class RowwiseSpan(Schedule):
     # What Rowwise lets a config choose.
     keep, shift, algorithm, cluster, unroll, load, store = "span", False, "two_pass", 1, 1, "default", "default"
 
-    span = choice("block", "thread", absent="block")  # whose rows lie together: a block's, or a thread's
+    span = choice(
+        "block", "thread", absent="block"
+    )  # whose rows it is: a block's, in shared memory; a thread's, in registers
     row_threads = choice(32, 16, 8, 4, 2, 1)  # that share a row
     threads = choice(128, 256, 64)
     turns = choice(1, 2, 4, 8, 16)  # rows of a thread, one after another
