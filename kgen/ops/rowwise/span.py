@@ -41,7 +41,6 @@ class RowwiseSpan(Schedule):
         "a warp a row": {"row_threads": 32},
         "a block's rows at once": {"turns": 1},
         "rows one after another": {"turns": (2, 4, 8, 16)},
-        "rows of one vector": {"span": "thread"},
     }
     target = sm(80)
 
