@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
-import math
 import os
 import shutil
 import sys
@@ -69,12 +68,6 @@ def database_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: p
 
 
 _tests = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def no_class_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test's configs are the best of all, however many problems those before it asked for; and no test waits for a covering."""
-    monkeypatch.setattr("kgen.tuner.covered._OFTEN", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ DOORS = {
     "numpy": [
         f"kgen/tuner/{name}.py"
         for name in (
-            *("best", "boxes", "columns", "covered", "covering", "fit", "forecast", "instructions", "listed"),
+            *("best", "boxes", "columns", "fit", "forecast", "instructions", "listed"),
             *("posterior", "ranges", "recorded", "recorder", "scored", "traced"),
         )
     ],

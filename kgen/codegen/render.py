@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -126,23 +124,6 @@ class _Made:
     context: Any
 
 
-class NotRendered(Exception):
-    """What is asked for was not rendered before."""
-
-
-_reads_alone: ContextVar[bool] = ContextVar("reads_alone", default=False)
-
-
-@contextlib.contextmanager
-def reads_alone() -> Iterator[None]:
-    """Within it kgen's own schedules have only what was rendered before: NotRendered for the rest, which imports jinja2."""
-    token = _reads_alone.set(True)
-    try:
-        yield
-    finally:
-        _reads_alone.reset(token)
-
-
 @functools.lru_cache(maxsize=256)
 def _made(made: _Made) -> Source:
     """The Source, but for its header. A problem of a new size, and a tuner that takes a config's several, find it here.
@@ -150,19 +131,12 @@ def _made(made: _Made) -> Source:
     What kgen's own schedules make is kept on disk, so that the next process that wants it imports no jinja2.
     """
     if type(made.schedule).__module__.startswith("kgen."):
-        text = json.loads(kept("rendered", (repr(made),), lambda: _written(made)))
+        text = json.loads(kept("rendered", (repr(made),), lambda: json.dumps(_rendered(made)).encode()))
     else:
         text = _rendered(made)
     params = tuple(_named(p, text["names"]) for p in made.params)
     parts = (tuple(text["includes"]), text["ptx"], text["body"], text["entry"])
     return Source(_HEADER, *parts, params, made.launch, made.arch, made.limits)
-
-
-def _written(made: _Made) -> bytes:
-    """As `_rendered`, for the disk. Raises NotRendered within `reads_alone`."""
-    if _reads_alone.get():
-        raise NotRendered
-    return json.dumps(_rendered(made)).encode()
 
 
 def _rendered(made: _Made) -> dict[str, Any]:

@@ -349,11 +349,6 @@ def source_of(config: Schedule, problem: NormalProblem) -> Any:
     return found
 
 
-def has_source(config: Schedule, problem: NormalProblem) -> bool:
-    """Whether this process has asked `source_of`, and it is kept."""
-    return (config, config.class_of(problem)) in _sources
-
-
 def domain_size(space: type[Schedule] | SearchSpace) -> int:
     """The number of points of the product of the domains, constraints not counted."""
     return math.prod(map(len, as_space(space).fields.values()))

@@ -50,10 +50,6 @@ class CubinCache:
         facts, _, cubin = entry.partition(b"\n")
         return _decode(facts, cubin)
 
-    def has(self, key: str) -> bool:
-        """Whether there is an entry under `key`, be it damaged."""
-        return (self.directory / key).is_file()
-
     def put(self, key: str, binary: Binary) -> None:
         """Stores an entry. A full or failing disk costs the entry, with a warning, not the kernel."""
         self._prepare()

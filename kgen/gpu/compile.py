@@ -66,15 +66,6 @@ def compile(source: Source, arch: Arch, *, cache: CubinCache | None = None, line
     return binary
 
 
-def is_compiled(source: Source, arch: Arch, cache: CubinCache) -> bool:
-    """Whether `compile` would find the kernel in `cache`."""
-    try:
-        identity = toolchain().identity
-    except ToolchainError:
-        return False
-    return cache.has(cache_key(source.entry, source.digest, *_options(arch), identity))
-
-
 def _options(arch: Arch, lineinfo: bool = False) -> list[str]:
     # NVRTC's own cache would swallow ptxas's report. NVRTC before 13.5 takes a generic lambda inside a kernel for a host
     # function unless all functions are device functions.

@@ -15,24 +15,22 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kgen import ops
-from kgen.codegen.render import NotRendered, command_arguments, reads_alone
+from kgen.codegen.render import command_arguments
 from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError, ConfigError, DatabaseError
 from kgen.dsl.family import family_of, normalised
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.program import several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
-from kgen.dsl.schedule import Schedule, SearchSpace, default_of, has_source, source_of
-from kgen.dsl.target import GENERIC, Arch, Target
-from kgen.gpu.cache import CubinCache
-from kgen.gpu.compile import is_compiled
+from kgen.dsl.schedule import Schedule, SearchSpace, default_of, source_of
+from kgen.dsl.target import GENERIC, Target
 from kgen.runtime import buckets
-from kgen.tuner import covered, records
+from kgen.tuner import foreseen, records
 from kgen.tuner.candidates import Candidates
 from kgen.tuning_db import MEASURED, BestRecord, BucketRecord, distance, is_there, nearest, shipped
 
@@ -98,7 +96,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     problem, gpu = normalised(problem), records.gpu_facts(target)
     known = list(shipped(gpu, problem.graph.digest, problem.sizes))
     if store is None and not known and not buckets.shipped(gpu):  # nothing is known that may serve
-        return at_once(problem, target, restriction)
+        return default(problem, target, restriction)
     key, within = records.problem_key(problem), restriction.within(problem, target)
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
         ("shipped", record) for record in known if record.problem.key == key.key
@@ -115,7 +113,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     bucket = of_bucket(problem, target, store, restriction)
     if bucket is not None:
         return bucket
-    modelled = at_once(problem, target, restriction)
+    modelled = default(problem, target, restriction)
     others = [record for record in nearest(_alike(key.text, known), key.sizes) if _may_serve(record, key.sizes)]
     shortest = modelled.config.estimate(problem, target) if others else 0.0
     for record in others:
@@ -161,28 +159,10 @@ def _spaces(within: Sequence[SearchSpace] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("", records.space_text(within))))
 
 
-#: A config, and its modelled seconds where they are known.
-_Told = tuple[Schedule, float | None]
-
-
-def _of_all(schedule: type[Schedule], problem: NormalProblem, target: Target) -> _Told:
-    return default_of(schedule, problem, target), None
-
-
-def _of_few(schedule: type[Schedule], problem: NormalProblem, target: Target) -> _Told:
-    return covered.best(schedule, problem, target) or _of_all(schedule, problem, target)
-
-
-def default(
-    problem: Problem,
-    target: Target,
-    restriction: Restriction = UNRESTRICTED,
-    of: Callable[[type[Schedule], NormalProblem, Target], _Told] = _of_all,
-) -> Choice:
+def default(problem: Problem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
     """The best, by the cost model, of the defaults of schedules that are not for tuning alone; or of what a restriction leaves.
 
-    `of` tells that of a schedule. Raises ConfigError where no schedule can serve the problem, or where it takes several
-    launches (`kgen.dsl.program`).
+    Raises ConfigError where no schedule can serve the problem, or where it takes several launches (`kgen.dsl.program`).
     """
     problem = normalised(problem)
     if not family_of(problem.graph).schedules:
@@ -190,7 +170,7 @@ def default(
     within = restriction.within(problem, target)
     if within is not None:
         return Choice(Candidates(problem, target, within=within).default, "default")
-    found: list[_Told] = []
+    found: list[tuple[Schedule, float | None]] = []
     reasons = []
     worth = {s: s.worth_searching(problem, target) for s in family_of(problem.graph).schedules}
     # What no search considers is looked at where nothing else serves.
@@ -205,52 +185,20 @@ def default(
             reasons.append(f"{schedule.__name__} is for tuning alone")
         else:
             try:
-                found.append(of(schedule, problem, target))
+                if schedule.recorded:
+                    found.append(foreseen.first(schedule, problem, target))
+                else:
+                    found.append((default_of(schedule, problem, target), None))
             except ConfigError as error:
                 reasons.append(str(error))
     if not found:
         raise ConfigError(f"no config serves {problem} on {target}: {'; '.join(reasons)}")
 
-    def seconds(told: _Told) -> float:
+    def seconds(told: tuple[Schedule, float | None]) -> float:
         config, known = told
         return config.estimate(problem, target) if known is None else known
 
     return Choice(found[0][0] if len(found) == 1 else min(found, key=seconds)[0], "default")
-
-
-def at_once(problem: NormalProblem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
-    """The default, or what is nearly as good, is told sooner (`kgen.tuner.covered`), and is compiled.
-
-    What has to be compiled is the default: that takes a thousand times as long, and so a process chooses what those before it
-    compiled for the problem, whether its class was covered then or not.
-    """
-    if restriction:
-        return default(problem, target, restriction)
-    few = default(problem, target, of=_of_few)
-    is_right = not few.config.recorded or _is_compiled(few.config, problem, target)
-    return few if is_right else default(problem, target)
-
-
-def _is_compiled(config: Schedule, problem: NormalProblem, target: Target) -> bool:
-    of = config, config.class_of(problem)
-    if of in _not_rendered and not has_source(config, problem):
-        return False
-    try:
-        with reads_alone():
-            source = source_of(config, problem)
-    except NotRendered:
-        _not_rendered.add(of)
-        return False
-    key = source.digest, target.arch
-    if key not in _compiled and is_compiled(source, target.arch, CubinCache()):
-        _compiled.add(key)
-    return key in _compiled
-
-
-#: Kernels that were found to be compiled, by their digests.
-_compiled: set[tuple[str, Arch]] = set()
-#: Configs with classes of problems whose kernels no process had rendered when this one asked: to ask again takes 0.3 ms.
-_not_rendered: set[tuple[Schedule, Hashable]] = set()
 
 
 def _verified(record: BestRecord | None) -> BestRecord | None:

@@ -15,6 +15,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner import recorded
 from kgen.tuner.columns import ProblemClass, Table, problem_class, seconds_of
+from kgen.tuner.recorded import Told
 
 Config = TypeVar("Config", bound=Schedule)
 
@@ -27,13 +28,18 @@ def best(schedule: type[Config], problem: NormalProblem, target: Target, count: 
 
     Values of `last` fields are tried for the best by all others. ConfigError where no config is valid.
     """
-    found: list[Schedule] = []
+    return [config for config, _ in timed(schedule, problem, target, count)]
+
+
+def timed(schedule: type[Config], problem: NormalProblem, target: Target, count: int = 1) -> list[tuple[Config, float]]:
+    """As `best`, with their modelled seconds."""
+    found: list[Told] = []
     if schedule.target.runs_on(target.arch) and schedule.applies(problem):
         reach = max(recorded.REACH, count) if schedule.last else count
         told = recorded.best(schedule, problem, target, reach, count) if schedule.recorded else None
         found = by_columns(schedule, problem, target, reach, count) if told is None else told
         if told is None and found and schedule.recorded:
-            recorded.record(schedule, problem, target, reach, found)  # for those to come
+            recorded.record(schedule, problem, target, reach, [config for config, _ in found])  # for those to come
     if not found:
         raise ConfigError(
             f"no {schedule.__name__} config is valid for {problem} on {target}{_missing(schedule, problem, target)}"
@@ -41,9 +47,7 @@ def best(schedule: type[Config], problem: NormalProblem, target: Target, count: 
     return found  # type: ignore[return-value]  # of this schedule, as its tables are
 
 
-def by_columns(
-    schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int
-) -> list[Schedule]:
+def by_columns(schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int) -> list[Told]:
     """The best `count` of what the best `reach` with plain `last` fields give with all values of those."""
     known = problem_class(schedule, problem, target)
     found: list[_Row] = []
@@ -54,7 +58,7 @@ def by_columns(
     found = sorted(found, key=lambda entry: entry[0])[:reach]
     if known.schedule.last:
         found = _with_last(known, found, problem, target, count)
-    return [table.config(row) for _, table, row in found]
+    return [(table.config(row), seconds) for seconds, table, row in found]
 
 
 def _missing(schedule: type[Schedule], problem: NormalProblem, target: Target) -> str:

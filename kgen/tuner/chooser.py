@@ -52,7 +52,11 @@ def load() -> None:
     build(target, lambda: [toolchain().path, *_FLAGS, *cpu_flags(), str(SOURCE)], "the choice of configs")
     found = ctypes.CDLL(str(target)).kgen_choose
     pointer, number = ctypes.c_void_p, ctypes.c_int32
-    found.argtypes = [pointer, number, pointer, pointer, number, number, number, number, pointer]
+    found.argtypes = [
+        *(pointer, number) * 3, number,
+        *(pointer, number, number, number, number), pointer, pointer,
+    ]  # fmt: skip
+    found.restype = None
     _loaded = found
 
 

@@ -7,6 +7,7 @@ for others there is another. Where a schedule cannot be traced, or there is no c
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +21,14 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner import chooser, instructions
 from kgen.tuner.columns import problem_class
-from kgen.tuner.covering import Row
 from kgen.tuner.instructions import Arrays, Found, Part
 from kgen.tuner.kept import found_on_disk, kept
 from kgen.tuner.recorder import Recorder, combinations
 from kgen.tuner.traced import NotTraced, form_of, sizes_of
 from kgen.tuning_db import machines
 
+#: A config, and its modelled seconds.
+Told = tuple[Schedule, float]
 #: Recordings of a class, and classes, that are kept.
 MOST = 64
 #: The best rows by all fields but the `last`, for which these are tried.
@@ -40,47 +42,35 @@ class Recorded:
         self.schedule = schedule
         about, self._arrays = Arrays.read(written)
         self._code, numbers = (self._arrays.found[about[name]] for name in ("code", "numbers"))
-        self._numbers, self._code_address = numbers.astype(np.float64).tobytes(), self._code.ctypes.data
-        self._Numbers = ctypes.c_double * len(numbers)
-        self._inputs, self._tables = about["inputs"], about["tables"]
+        self._numbers = numbers.astype(np.float64)
+        self._addresses = self._code.ctypes.data, len(self._code), self._numbers.ctypes.data, len(numbers)
+        self._tables = about["tables"]
         self._about = about["parts"]
         self._kept: list[Any] = []
         self._configs: dict[tuple[Any, ...], Schedule] = {}
-        #: How many rows its tables have.
-        self.count = sum({one["table"]: len(self._arrays.found[one["places"]]) for one in self._about}.values())
         self._parts = (Part * len(self._about))(
             *(instructions.part(one, self._arrays, self._kept) for one in self._about)
         )
         self.last = combinations(schedule)
 
-    def best(self, choose: Any, problem: NormalProblem, reach: int, count: int) -> list[Schedule] | None:
-        """The best configs, the fastest first; None where a guard does not hold."""
-        found = self._found(choose, sizes_of(problem), reach, count)
-        return None if found is None else [self._config(one) for one in found]
+    def best(self, choose: Any, sizes: Sequence[int], reach: int, count: int) -> list[Told] | None:
+        """The best configs at sizes and strides in the order of `sizes_of`, the fastest first; None where a guard fails."""
+        (found,) = self.bests(choose, [sizes], reach, count)
+        return found
 
-    def first(self, choose: Any, problem: NormalProblem, reach: int) -> tuple[Schedule, float] | None:
-        """The best config with its modelled seconds; None where none is valid, or a guard does not hold."""
-        found = self._found(choose, sizes_of(problem), reach, 1)
-        return (self._config(found[0]), found[0].seconds) if found else None
-
-    def rows(self, choose: Any, sizes: Sequence[int], reach: int, count: int) -> dict[Row, float]:
-        """The rows of the best configs at sizes and strides, with their least seconds; none where a guard does not hold."""
-        seconds: dict[Row, float] = {}
-        for one in self._found(choose, sizes, reach, count) or ():
-            about = self._about[one.part]
-            row = about["table"], int(self._arrays.found[about["places"]][one.row])
-            seconds.setdefault(row, one.seconds)
-        return seconds
-
-    def _found(self, choose: Any, sizes: Sequence[int], reach: int, count: int) -> Sequence[Found] | None:
-        numbers: Any = self._Numbers.from_buffer_copy(self._numbers)
-        numbers[: self._inputs] = sizes
-        found = (Found * count)()
-        there = choose(
-            self._code_address, len(self._code), ctypes.addressof(numbers), self._parts, len(self._parts),
-            len(self._tables), reach, count, found,
+    def bests(self, choose: Any, sizes: Sequence[Sequence[int]], reach: int, count: int) -> list[list[Told] | None]:
+        """As `best`, at many sizes and strides."""
+        problems, inputs = len(sizes), len(sizes[0])
+        given = (ctypes.c_double * (problems * inputs))(*itertools.chain.from_iterable(sizes))
+        found, there = (Found * (problems * count))(), (ctypes.c_int32 * problems)()
+        choose(
+            *self._addresses, given, inputs, problems, self._parts, len(self._parts), len(self._tables), reach, count,
+            found, there,
         )  # fmt: skip
-        return None if there < 0 else found[:there]
+        return [
+            None if n < 0 else [(self._config(one), one.seconds) for one in found[i * count : i * count + n]]
+            for i, n in enumerate(there)
+        ]
 
     def _config(self, found: Found) -> Schedule:
         """The config of a row, made once: first calls of many sizes come to the same few."""
@@ -122,18 +112,21 @@ class _Recordings:
         self._possible = True
         self._making = threading.Lock()
 
-    def best(self, problem: NormalProblem, reach: int, count: int) -> list[Schedule] | None:
-        """As `kgen.tuner.best.by_columns`; None where it cannot be told this way, or not yet."""
+    def bests(self, sizes: Sequence[Sequence[int]], reach: int, count: int) -> list[list[Told] | None]:
+        """As `kgen.tuner.best.by_columns` at each of these sizes; None where it cannot be told this way, or not yet."""
+        told: list[list[Told] | None] = [None] * len(sizes)
         choose = chooser.function()
         if choose is None or not self._possible:
-            return None
+            return told
         if not self.found and (data := found_on_disk(self._schedule, ("recorded", self._of), self._target)):
             self.found.append(Recorded(self._schedule, data))
-        for recorded in self.found:
-            told = recorded.best(choose, problem, reach, count)
-            if told is not None:
-                return told
-        return None
+        for recorded in [*self.found]:
+            left = [place for place, found in enumerate(told) if found is None]
+            if not left:
+                break
+            for place, found in zip(left, recorded.bests(choose, [sizes[place] for place in left], reach, count)):
+                told[place] = found
+        return told
 
     def record(self, problem: NormalProblem, reach: int, chosen: list[Schedule]) -> None:
         """Has one more recording made, for sizes such as this problem's; the first of a class is kept."""
@@ -146,8 +139,8 @@ class _Recordings:
 
             def written() -> bytes:
                 made = Recorder(known, problem, self._target).written()
-                told = Recorded(self._schedule, made).best(chooser.function(), problem, reach, len(chosen))
-                if chosen and told != chosen:
+                told = Recorded(self._schedule, made).best(chooser.function(), sizes_of(problem), reach, len(chosen))
+                if chosen and [config for config, _ in told or ()] != chosen:
                     raise NotTraced("another choice than array by array")
                 return made
 
@@ -188,11 +181,22 @@ def _recordings(schedule: type[Schedule], problem: NormalProblem, target: Target
     return found
 
 
-def best(
-    schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int
-) -> list[Schedule] | None:
-    """As `_Recordings.best`, of the class of a problem."""
-    return _recordings(schedule, problem, target).best(problem, reach, count)
+def best(schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int) -> list[Told] | None:
+    """The best configs of the class of a problem with their modelled seconds; None where no recording tells them, or not yet."""
+    (found,) = bests(schedule, problem, target, [sizes_of(problem)], reach, count)
+    return found
+
+
+def bests(
+    schedule: type[Schedule],
+    problem: NormalProblem,
+    target: Target,
+    sizes: Sequence[Sequence[int]],
+    reach: int,
+    count: int,
+) -> list[list[Told] | None]:
+    """As `best`, at each of these sizes and strides of the problem's class, in the order of `sizes_of`."""
+    return _recordings(schedule, problem, target).bests(sizes, reach, count)
 
 
 def record(
@@ -200,12 +204,6 @@ def record(
 ) -> None:
     """Has a thread record the choice for the class of a problem, of which array by array these were `chosen`."""
     _recordings(schedule, problem, target).record(problem, reach, chosen)
-
-
-def rows(schedule: type[Schedule], problem: NormalProblem, target: Target) -> int:
-    """How many rows the class of a problem has; 0 where it has no recording, or not yet."""
-    found = _recordings(schedule, problem, target).found
-    return found[0].count if found else 0
 
 
 def wait() -> None:

@@ -8,11 +8,8 @@ import jinja2
 import pytest
 
 from kgen.codegen import kept, render
-from kgen.dsl import schedule
 from kgen.dsl.family import normalised
-from kgen.dsl.problem import NormalProblem, Problem, Sizes
-from kgen.dsl.schedule import Schedule
-from kgen.dsl.target import Target
+from kgen.dsl.problem import Problem, Sizes
 from kgen.gpu.target import resolve
 from kgen.ops import operators
 from kgen.runtime import dispatch
@@ -60,54 +57,6 @@ def test_what_one_process_renders_the_next_one_reads(
     monkeypatch.setattr(kept, "stamp", lambda: "other code")
     with pytest.raises(AssertionError, match="a template was rendered"):
         config.source(problem)
-
-
-def test_what_was_rendered_is_read_and_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
-    problem = normalised(Problem.dense(operators()["hgemm"].graphs[0], CASES["hgemm"][0]))
-    config = dispatch.default(problem, resolve("H200")).config
-    render._made.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(render, "environment", _refused)
-        with render.reads_alone(), pytest.raises(render.NotRendered):
-            config.source(problem)
-    made = config.source(problem)
-    render._made.cache_clear()
-    with render.reads_alone():
-        assert config.source(problem) == made
-
-
-@pytest.fixture
-def unasked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Schedule, NormalProblem, Target]:
-    """A choice of which no process has rendered or compiled the kernel, its problem and a target."""
-    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
-    problem, target = normalised(Problem.dense(operators()["hgemm"].graphs[0], CASES["hgemm"][0])), resolve("H200")
-    config = dispatch.default(problem, target).config
-    render._made.cache_clear()
-    monkeypatch.setattr(schedule, "_sources", {})
-    monkeypatch.setattr(dispatch, "_not_rendered", set())
-    monkeypatch.setattr(dispatch, "_compiled", set())
-    return config, problem, target
-
-
-def test_whether_a_kernel_is_compiled_renders_nothing(
-    unasked: tuple[Schedule, NormalProblem, Target], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A choice that no process made before is not compiled: a first call need not render its text to know that."""
-    monkeypatch.setattr(render, "environment", _refused)
-    assert not dispatch._is_compiled(*unasked)
-    assert not dispatch._is_compiled(*unasked)
-
-
-def test_what_this_process_compiled_since_is_compiled(
-    unasked: tuple[Schedule, NormalProblem, Target], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, problem, _ = unasked
-    assert not dispatch._is_compiled(*unasked)
-    source = schedule.source_of(config, problem)
-    assert not dispatch._is_compiled(*unasked)
-    monkeypatch.setattr(dispatch, "is_compiled", lambda given, arch, cache: given.digest == source.digest)
-    assert dispatch._is_compiled(*unasked)
 
 
 def test_users_schedules_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

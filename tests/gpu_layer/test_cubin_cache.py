@@ -10,12 +10,12 @@ from kernels import add
 
 from kgen.codegen import cache_folder
 from kgen.codegen.cache_folder import TEMPORARY
-from kgen.dsl.errors import CacheError, ToolchainError
+from kgen.dsl.errors import CacheError
 from kgen.dsl.target import Arch
 from kgen.gpu import compile as module
 from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache, cache_key
-from kgen.gpu.compile import compile, is_compiled
+from kgen.gpu.compile import compile
 
 
 def binary(cubin: bytes = b"\x7fELF" + bytes(range(256))) -> Binary:
@@ -44,21 +44,6 @@ def test_second_compile_calls_no_compiler(cache, monkeypatch):
     first = compile(add(), Arch(80), cache=cache)
     monkeypatch.setattr(module, "_nvrtc", None)
     assert compile(add(), Arch(80), cache=cache) == replace(first, cached=True)
-
-
-def test_what_is_compiled_is_known(cache, monkeypatch):
-    assert not is_compiled(add(), Arch(80), cache)
-    compile(add(), Arch(80), cache=cache, lineinfo=True)
-    assert not is_compiled(add(), Arch(80), cache)
-    compile(add(), Arch(80), cache=cache)
-    assert is_compiled(add(), Arch(80), cache)
-    assert not is_compiled(add(), Arch(86), cache)
-
-    def missing():
-        raise ToolchainError("no NVRTC")
-
-    monkeypatch.setattr(module, "toolchain", missing)
-    assert not is_compiled(add(), Arch(80), cache)
 
 
 def test_the_key_sees_source_options_and_compiler(cache, monkeypatch):

@@ -1,5 +1,6 @@
 """A recorded choice is the one that is made array by array: of every operator that has such, and of every op that is traced."""
 
+import ctypes
 import math
 import random
 import sys
@@ -23,7 +24,8 @@ from kgen.dsl.target import TARGETS, Target
 from kgen.dsl.vector import at_least, at_most
 from kgen.ops import operators
 from kgen.tuner import chooser, columns, instructions, pauses, recorded
-from kgen.tuner.best import best, by_columns
+from kgen.tuner.best import best
+from kgen.tuner.best import by_columns as timed_by_columns
 from kgen.tuner.instructions import Arrays, Found, Instructions, Part, Rows, part
 from kgen.tuner.traced import OPS, NotTraced, Trace, form_of, sizes_of, traced
 from kgen.tuning_db import machines
@@ -42,16 +44,34 @@ def all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "_known", {})
 
 
+def by_columns(
+    schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int
+) -> list[Schedule]:
+    return [config for config, _ in timed_by_columns(schedule, problem, target, reach, count)]
+
+
+def recorded_best(
+    schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int
+) -> list[Schedule] | None:
+    """The configs of a recorded choice, with the times that the model gives each."""
+    found = recorded.best(schedule, problem, target, reach, count)
+    if found is None:
+        return None
+    configs = [config for config, _ in found]
+    assert [s for _, s in found] == pytest.approx([c.estimate(problem, target) for c in configs], rel=1e-12)
+    return configs
+
+
 def told(
     schedule: type[Schedule], problem: NormalProblem, target: Target, reach: int, count: int
 ) -> list[Schedule] | None:
     """A recorded choice, once it is recorded."""
-    found = recorded.best(schedule, problem, target, reach, count)
+    found = recorded_best(schedule, problem, target, reach, count)
     if found is None:
         chosen = by_columns(schedule, problem, target, reach, count)[:count]
         recorded.record(schedule, problem, target, reach, chosen)
         recorded.wait()
-        found = recorded.best(schedule, problem, target, reach, count)
+        found = recorded_best(schedule, problem, target, reach, count)
     return found
 
 
@@ -133,8 +153,8 @@ def test_what_is_kept_serves_the_next_process(monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError("recorded again")
 
     monkeypatch.setattr(recorded, "problem_class", never)
-    assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 4) == first
-    assert recorded.best(kgen.WgmmaGemm, product(8, 1024, 4096), H200, 32, 1)
+    assert recorded_best(kgen.WgmmaGemm, problem, H200, 32, 4) == first
+    assert recorded_best(kgen.WgmmaGemm, product(8, 1024, 4096), H200, 32, 1)
 
 
 def test_without_the_library_the_choice_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +199,7 @@ def test_what_chooses_otherwise_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
     other = by_columns(kgen.WgmmaGemm, product(16, 512, 4096), H200, 32, 1)
     recorded.record(kgen.WgmmaGemm, problem, H200, 32, other)
     recorded.wait()
-    assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
+    assert recorded_best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
 
 
 def test_a_recording_gives_way_to_a_call_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,9 +212,9 @@ def test_a_recording_gives_way_to_a_call_that_is_under_way(monkeypatch: pytest.M
     with pauses.paused():
         recorded.record(kgen.WgmmaGemm, problem, H200, 32, chosen)
         time.sleep(0.1)  # one takes 40 ms without
-        assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
+        assert recorded_best(kgen.WgmmaGemm, problem, H200, 32, 1) is None
     recorded.wait()
-    assert recorded.best(kgen.WgmmaGemm, problem, H200, 32, 1) == chosen
+    assert recorded_best(kgen.WgmmaGemm, problem, H200, 32, 1) == chosen
 
 
 def test_the_interpreters_lock_is_handed_over_soon_while_calls_are_under_way() -> None:
@@ -255,12 +275,13 @@ def seconds_of(made: Callable[[Any, np.ndarray, np.ndarray], Any], sizes: list[i
     about, arrays = Arrays.read(arrays.written(about))
     kept: list[Any] = []
     parts = (Part * 1)(part(about, arrays, kept))
-    numbers[: len(sizes)] = sizes
     found = (Found * ROWS)()
-    there = chooser.function()(
-        code.ctypes.data, len(code), numbers.ctypes.data, parts, 1, 1, ROWS, ROWS, found
-    )  # fmt: skip
-    assert there == ROWS
+    there = (ctypes.c_int32 * 1)()
+    chooser.function()(
+        *(code.ctypes.data, len(code), numbers.ctypes.data, len(numbers)),
+        *((ctypes.c_double * len(sizes))(*sizes), len(sizes), 1, parts, 1, 1, ROWS, ROWS, found, there),
+    )
+    assert there[0] == ROWS
     result = np.zeros(ROWS)
     for one in found:
         result[arrays.found[about["places"]][one.row]] = one.seconds

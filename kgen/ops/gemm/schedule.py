@@ -329,10 +329,13 @@ class GemmSchedule(Schedule):
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Schedule:
-        """The best of the configs that a search considers, by the model."""
-        from kgen.tuner.best import best  # here, as it loads numpy
+        """The best of the configs that a search considers, by the model, at M as `kgen.tuner.foreseen` rounds it.
 
-        return best(cls, problem, target)[0]
+        Rules that ask for M hold for fewer rows where they hold for more.
+        """
+        from kgen.tuner.foreseen import first  # here, as it loads numpy
+
+        return first(cls, problem, target)[0]
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:

@@ -24,7 +24,8 @@ namespace {
 constexpr int CHUNK = 128;
 constexpr int STEP = 8;  // lanes are computed in multiples of it; nobody looks at those beyond the last row
 constexpr int FIELDS = 8;
-constexpr unsigned THREADS = 2;  // four were no faster than two on 16 CPUs
+constexpr unsigned THREADS = 2;  // of one problem; four were no faster than two on 16 CPUs
+constexpr unsigned PROBLEMS_AT_ONCE = 8;
 constexpr int64_t FEW = 2048;    // rows for which no other thread is started: 850 take 80 us
 constexpr double NEVER = std::numeric_limits<double>::infinity();
 
@@ -363,26 +364,30 @@ void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
   }
 }
 
-// The best `most` rows of all parts with plain `last` fields. Threads take parts in turn; which one takes a part does
-// not matter, as no two rows are equal. On a host of two CPUs a second thread gained nothing.
-Best plain_rows_of(const Part* parts, int count, const double* numbers, size_t most) {
-  int64_t rows = 0;
-  for (int i = 0; i < count; ++i) rows += parts[i].begins[parts[i].groups];
-  const unsigned worth = rows <= FEW ? 1 : THREADS;
-  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, worth);
-  std::vector<Best> found(threads, Best(most));
+// Calls `take` with 0 to `count` - 1, each from one of `most` threads at most, whose number it is given too. On a host of
+// two CPUs a second thread gained nothing.
+template <typename Take>
+void shared_out(int count, unsigned most, const Take& take) {
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, most);
   std::atomic<int> next{0};
-  const auto take = [&](Best& best) {
-    Machine machine(numbers);
-    for (int i = next++; i < count; i = next++) plain_rows(parts[i], i, machine, best);
+  const auto some = [&](unsigned thread) {
+    for (int i = next++; i < count; i = next++) take(i, thread);
   };
   std::vector<std::thread> others;
   try {
-    for (unsigned i = 1; i < threads; ++i) others.emplace_back(take, std::ref(found[i]));
+    for (unsigned i = 1; i < threads; ++i) others.emplace_back(some, i);
   } catch (const std::system_error&) {  // a process may have no more threads: those that are there take all
   }
-  take(found[0]);
+  some(0);
   for (std::thread& other : others) other.join();
+}
+
+// The best `most` rows of all parts with plain `last` fields. Which thread takes a part does not matter, as no two rows
+// are equal.
+Best plain_rows_of(const Part* parts, int count, const double* numbers, size_t most, unsigned threads) {
+  std::vector<Best> found(threads, Best(most));
+  std::vector<Machine> machines(threads, Machine(numbers));
+  shared_out(count, threads, [&](int i, unsigned thread) { plain_rows(parts[i], i, machines[thread], found[thread]); });
   for (unsigned i = 1; i < threads; ++i) {
     for (const Found& one : found[i].all()) found[0].add(one);
   }
@@ -417,27 +422,25 @@ void whole_rows(const Part& part, int number, const std::vector<Found>& top, con
   flush();
 }
 
-}  // namespace
-
-// The best `count` of what `reach` rows give that are the best with plain `last` fields, into `found`. `numbers` begins
-// with the sizes and has room for all that follows from them. Gives how many were found; -1 where a guard does not
-// hold.
-extern "C" __attribute__((visibility("default"))) int32_t kgen_choose(const Instruction* code, int32_t code_count,
-                                                                      double* numbers, const Part* parts,
-                                                                      int32_t part_count, int32_t tables, int32_t reach,
-                                                                      int32_t count, Found* found) {
-  for (const Instruction* at = code; at != code + code_count; ++at) {
+// What follows from the sizes, with which `numbers` begins. Whether all guards hold.
+bool follow(const Instruction* code, int count, double* numbers) {
+  for (const Instruction* at = code; at != code + count; ++at) {
     const double a = numbers[at->a];
     if (at->op == GUARD) {
-      if ((a != 0) != (at->b != 0)) return -1;
+      if ((a != 0) != (at->b != 0)) return false;
     } else if (at->op == WHERE) {
       numbers[at->to] = a != 0 ? numbers[at->b] : numbers[at->c];
     } else {
       numbers[at->to] = of_two(static_cast<Op>(at->op), a, numbers[at->b]);
     }
   }
-  Machine machine(numbers);
-  Best plain = plain_rows_of(parts, part_count, numbers, reach), best(count);
+  return true;
+}
+
+// The best `count` of what `reach` rows give that are the best with plain `last` fields.
+Best best_of(const double* numbers, const Part* parts, int part_count, int tables, int reach, int count,
+             unsigned threads) {
+  Best plain = plain_rows_of(parts, part_count, numbers, reach, threads), best(count);
   std::vector<Found>& top = plain.all();
   while (!top.empty() && top.back().misfit > top.front().misfit) top.pop_back();
   std::vector<int> ranks(tables, static_cast<int>(top.size()));
@@ -445,7 +448,32 @@ extern "C" __attribute__((visibility("default"))) int32_t kgen_choose(const Inst
     int& rank = ranks[parts[top[i].part].table];
     rank = std::min(rank, static_cast<int>(i));
   }
+  Machine machine(numbers);
   for (int i = 0; i < part_count; ++i) whole_rows(parts[i], i, top, ranks, machine, best);
-  std::copy(best.all().begin(), best.all().end(), found);
-  return static_cast<int32_t>(best.all().size());
+  return best;
+}
+
+}  // namespace
+
+// The best `count` for each of `problems`, into `found`, and how many there were, into `there`: -1 where a guard does not
+// hold. Of each problem `sizes` has `size_count`; `numbers` are those that no size changes, with room for all.
+extern "C" __attribute__((visibility("default"))) void kgen_choose(const Instruction* code, int32_t code_count,
+                                                                   const double* numbers, int32_t number_count,
+                                                                   const double* sizes, int32_t size_count,
+                                                                   int32_t problems, const Part* parts,
+                                                                   int32_t part_count, int32_t tables, int32_t reach,
+                                                                   int32_t count, Found* found, int32_t* there) {
+  int64_t rows = 0;
+  for (int i = 0; i < part_count; ++i) rows += parts[i].begins[parts[i].groups];
+  const unsigned threads = problems > 1 || rows <= FEW ? 1 : THREADS;
+  const unsigned at_once = std::clamp(static_cast<unsigned>(problems), 1u, PROBLEMS_AT_ONCE);
+  shared_out(problems, at_once, [&](int i, unsigned) {
+    std::vector<double> own(numbers, numbers + number_count);
+    std::copy_n(sizes + static_cast<int64_t>(i) * size_count, size_count, own.begin());
+    there[i] = -1;
+    if (!follow(code, code_count, own.data())) return;
+    Best best = best_of(own.data(), parts, part_count, tables, reach, count, threads);
+    std::copy(best.all().begin(), best.all().end(), found + static_cast<int64_t>(i) * count);
+    there[i] = static_cast<int32_t>(best.all().size());
+  });
 }

@@ -1,0 +1,180 @@
+"""Foreseen: a product's default is that of its rounded number of rows, in whatever order problems are asked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kgen
+from kgen.dsl.errors import KgenError
+from kgen.dsl.family import family_of, has_kernel, normalised
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.program import program_of
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import TARGETS
+from kgen.ops import operators
+from kgen.runtime import dispatch
+from kgen.tuner import chooser, foreseen, recorded
+from kgen.tuner.best import best
+from kgen.tuner.foreseen import first, rounded, rows_of, with_rows
+from kgen.tuner.traced import sizes_of
+
+H200, H100, A100 = (TARGETS[name] for name in ("H200", "H100 SXM", "A100-SXM4-80GB"))
+TN = {"b": "col"}
+#: N and K of layers of models that people use.
+LAYERS = ((6144, 4096), (4096, 14336), (2560, 9728), (7168, 2048), (1152, 4304))
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    chooser.load()
+    monkeypatch.setattr(foreseen, "_lines", {})
+
+
+def product(m: int, n: int, k: int, **of: Any) -> NormalProblem:
+    return normalised(kgen.hgemm.problem(M=m, N=n, K=k, **{"dtype": "bf16", "layouts": TN} | of))
+
+
+def told() -> set[int]:
+    """The numbers of rows of the only line that are known."""
+    (line,) = foreseen._lines.values()
+    return {*line.told}
+
+
+def test_rows_are_rounded_up() -> None:
+    found = [rounded(rows) for rows in range(1, 8400)]
+    assert all(a <= b and b - a < 1 + a / 32 for a, b in zip(range(1, 8400), found))
+    assert found == sorted(found)
+    assert [rounded(rows) for rows in found] == found
+    assert {*found[1:8192]} == {*foreseen._ROWS}
+    assert [rounded(rows) for rows in (256, 257, 1024, 1025, 8191, 8193)] == [256, 264, 1024, 1040, 8192, 8193]
+
+
+def test_the_second_number_of_rows_has_all_foreseen() -> None:
+    drawn = random.Random(3)
+    asked = [product(rows, 6144, 4096) for rows in (777, 50)]
+    one_by_one = [first(kgen.WgmmaGemm, problem, H200) for problem in asked]
+    foreseen.wait()
+    assert told() == {*foreseen._ROWS}
+    assert [first(kgen.WgmmaGemm, problem, H200) for problem in asked] == one_by_one
+    for _ in range(100):
+        problem = product(round(2 ** drawn.uniform(1, 13)), 6144, 4096)
+        config, seconds = first(kgen.WgmmaGemm, problem, H200)
+        at = with_rows(problem, rounded(problem.sizes["M"]))
+        assert [config] == best(kgen.WgmmaGemm, at, H200)
+        assert seconds == pytest.approx(config.estimate(at, H200), rel=1e-12)
+        assert dispatch.default(problem, H200).config == config
+    assert [key[0] for key in foreseen._lines].count(kgen.WgmmaGemm) == 1
+
+
+def test_one_number_of_rows_has_nothing_foreseen() -> None:
+    for rows in (777, 777, 778, 784):
+        first(kgen.WgmmaGemm, product(rows, 6144, 4096), H200)
+    foreseen.wait()
+    assert told() == {784}
+
+
+def test_without_the_library_the_default_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [product(rows, 2560, 9728) for rows in (263, 301, 1111)]
+    first(kgen.WgmmaGemm, problems[0], H200)
+    first(kgen.WgmmaGemm, problems[1], H200)
+    foreseen.wait()
+    known = [first(kgen.WgmmaGemm, problem, H200)[0] for problem in problems]
+    monkeypatch.setattr(foreseen, "_lines", {})
+    monkeypatch.setattr(chooser, "function", lambda: None)
+    assert [first(kgen.WgmmaGemm, problem, H200)[0] for problem in problems] == known
+    foreseen.wait()
+    assert len(told()) == 3
+    monkeypatch.undo()
+    chooser.load()
+    first(kgen.WgmmaGemm, product(3000, 2560, 9728), H200)  # what could not be told is tried again
+    foreseen.wait()
+
+
+def test_what_is_near_the_best_at_the_very_number_of_rows() -> None:
+    for target in (H200, H100, A100):
+        drawn, behind = random.Random(5), []
+        for _ in range(150):
+            n, k = drawn.choice(LAYERS)
+            problem = product(round(2 ** drawn.uniform(1, 13)), n, k, layouts=drawn.choice((TN, {})))
+            found = dispatch.default(problem, target).config
+            (exact,) = best(type(found), problem, target)
+            behind.append(found.estimate(problem, target) / exact.estimate(problem, target) - 1)
+        assert np.mean(behind) < 0.001
+        assert max(behind) < 0.1
+
+
+def launches(name: str, count: int) -> Iterator[NormalProblem]:
+    """Launches of an operator of every dtype with sizes that are drawn, rows of any number."""
+    drawn = random.Random(name)
+    for graph in operators()[name].graphs:
+        for _ in range(count):
+            sizes: dict[str, Any] = {dim: drawn.choice((8, 64, 100, 1024, 4096, 12288)) for dim in graph.dims}
+            sizes[graph.dims[0]] = round(2 ** drawn.uniform(1, 13))  # as a rule M
+            if any(spec.shape.leading for spec in graph.inputs):
+                sizes["..."] = (drawn.choice((1, 4, 33)),)
+            try:
+                yield from map(normalised, program_of(Problem.dense(graph, sizes)).launches)
+            except KgenError:  # sizes that the operator does not take
+                continue
+
+
+PRODUCTS = [
+    name
+    for name, operator in sorted(operators().items())
+    if any(s.recorded for graph in operator.graphs if has_kernel(graph) for s in family_of(graph).schedules)
+]
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_default_of_more_rows_is_valid(name: str) -> None:
+    """Of every operator, dtype and target: a rule that held for more rows alone would make a kernel that is wrong."""
+    for problem in launches(name, 6):
+        if problem.empty:
+            continue
+        for schedule in (s for s in family_of(problem.graph).schedules if s.recorded and s.applies(problem)):
+            places = rows_of(problem)
+            if places is not None:
+                sizes = sizes_of(problem)
+                assert {sizes[place] for place in places} == {problem.sizes["M"]}
+                at = with_rows(problem, rounded(problem.sizes["M"]))
+                assert [o.strides for o in at.operands] == [o.strides for o in problem.operands]
+                assert schedule.class_of(at) == schedule.class_of(problem)
+                assert recorded.class_key(schedule, at, H200) == recorded.class_key(schedule, problem, H200)
+            for target in (t for t in (H200, A100) if schedule.target.runs_on(t.arch)):
+                try:
+                    config: Schedule = first(schedule, problem, target)[0]
+                except KgenError:
+                    continue
+                assert not config.broken(problem, target), (problem, config)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        product(4096, 4096, 1024),  # equal sizes tell nothing
+        product(777, 6144, 4096, layouts={"a": "col"}),  # a stride follows from M
+        product(1, 6144, 4096),
+        product(8193, 6144, 4096),
+        product(777, 1, 4096),
+        product(777, 6144, 4096, leading=3, layouts={}),
+    ],
+    ids=str,
+)
+def test_what_is_asked_as_it_is(problem: NormalProblem) -> None:
+    if problem.leading or len(problem.bindings) > 3:
+        assert rows_of(problem) is None
+    for _ in range(2):
+        assert [first(kgen.WgmmaGemm, problem, H200)[0]] == best(kgen.WgmmaGemm, problem, H200)
+    assert not foreseen._lines
+
+
+def test_few_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreseen, "_MOST", 3)
+    for n in (512, 1024, 2048, 4096, 8192):
+        first(kgen.WgmmaGemm, product(100, n, 768), H200)
+    assert len(foreseen._lines) == 2
