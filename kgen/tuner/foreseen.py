@@ -3,14 +3,16 @@
 Every prompt has another length, so that most first calls differ from one before in the number of rows, M, alone. M is rounded
 up to one of 671 numbers: a product gets the config that is the best by the model at that one, which is valid at fewer rows too,
 and by the model 0.02% behind the best at M in the mean (docs/notes/search.md). Where a weight was asked for a second one, a
-thread has C++ tell those of all. What is no such line is asked as it is.
+thread has C++ tell those of all, which are kept on disk. Problems that are in no such line are asked as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import json
+import struct
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TypeVar
 
 from kgen.dsl.problem import NormalProblem, Operand
@@ -18,6 +20,8 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner import recorded
 from kgen.tuner.best import timed
+from kgen.tuner.kept import found_on_disk, kept
+from kgen.tuner.recorded import Told
 from kgen.tuner.traced import sizes_of
 from kgen.tuning_db import machines
 
@@ -26,16 +30,49 @@ Config = TypeVar("Config", bound=Schedule)
 #: Up to so many rows they are rounded up to a multiple of the step; more are not.
 _STEPS = ((256, 1), (1024, 8), (4096, 16), (8192, 32))
 _ROWS = [*chain(*(range(low + step, high + 1, step) for (low, _), (high, step) in zip(((1, 1), *_STEPS), _STEPS)))]
+_PLACES = {rows: place for place, rows in enumerate(_ROWS)}
 #: Lines that are kept.
 _MOST = 256
 
 
 class _Line:
-    """Problems that differ in M alone: of each rounded M that is known the best config, and its modelled seconds."""
+    """Problems that differ in M alone: of rounded numbers of rows the best configs, and their modelled seconds."""
 
-    def __init__(self) -> None:
-        self.told: dict[int, recorded.Told] = {}
-        self.begun = False
+    def __init__(self, schedule: type[Schedule], all_told: bytes | None) -> None:
+        self._schedule = schedule
+        self.told: dict[int, Told] = {}
+        self._configs: dict[int, Schedule] = {}
+        #: What `_written` gives of all numbers; None where nobody foresaw them.
+        self.all_told = all_told
+        self.begun = all_told is not None
+
+    def at(self, rows: int) -> Told | None:
+        """Of a rounded number of rows; None where it is not known."""
+        told = self.told.get(rows)
+        if told is None and self.all_told is not None:
+            count, place = len(_ROWS), _PLACES[rows]
+            (config,) = struct.unpack_from("<H", self.all_told, 2 * place)
+            if config:
+                (seconds,) = struct.unpack_from("<d", self.all_told, 2 * count + 8 * place)
+                told = self.told[rows] = self._config(config), seconds
+        return told
+
+    def _config(self, place: int) -> Schedule:
+        config = self._configs.get(place)
+        if config is None:
+            assert self.all_told is not None
+            values = json.loads(self.all_told[10 * len(_ROWS) :].split(b"\n")[place - 1])
+            config = self._configs[place] = self._schedule.partial(values)
+        return config
+
+
+def _written(told: Mapping[int, Told]) -> bytes:
+    """Of each of `_ROWS` the place of its config, 0 for none, and its seconds; then a line for each config."""
+    places = {config: place for place, config in enumerate(dict.fromkeys(config for config, _ in told.values()), 1)}
+    of = [told.get(rows) for rows in _ROWS]
+    numbers = struct.pack(f"<{len(of)}H", *(places[one[0]] if one else 0 for one in of))
+    numbers += struct.pack(f"<{len(of)}d", *(one[1] if one else 0.0 for one in of))
+    return numbers + b"\n".join(json.dumps(config.values).encode() for config in places)
 
 
 _lines: dict[Hashable, _Line] = {}
@@ -50,21 +87,21 @@ def first(schedule: type[Config], problem: NormalProblem, target: Target) -> tup
     rows = rounded(sizes[places[0]])
     for place in places:
         sizes[place] = 0
-    # Of the sizes and strides that are left, and the alignments, follow the class and the form.
+    # The class and the form follow from the sizes and strides that are left, and from the alignments.
     aligned = tuple(o.align for o in problem.operands)
-    key = schedule, problem.graph.digest, tuple(sizes), aligned, target, machines.digest()
-    line = _lines.get(key)
+    of = "foreseen", problem.graph.digest, tuple(sizes), aligned, machines.digest()
+    line = _lines.get((schedule, of, target))
     if line is None:
         if len(_lines) >= _MOST:
             _lines.clear()
-        line = _lines[key] = _Line()
-    told = line.told.get(rows)
+        line = _lines[schedule, of, target] = _Line(schedule, found_on_disk(schedule, of, target))
+    told = line.at(rows)
     if told is None:
         at = with_rows(problem, rows)
         told = line.told[rows] = timed(schedule, at, target)[0]
         if len(line.told) > 1 and not line.begun:
             line.begun = True
-            recorded.threads().submit(_foresee, line, schedule, at, target)
+            recorded.threads().submit(_foresee, line, schedule, at, target, of)
     return told  # type: ignore[return-value]  # of this schedule, as its line is
 
 
@@ -108,20 +145,21 @@ def with_rows(problem: NormalProblem, rows: int) -> NormalProblem:
     return replace(problem, operands=tuple(map(of, problem.operands)), bindings=bindings)
 
 
-def _foresee(line: _Line, schedule: type[Schedule], problem: NormalProblem, target: Target) -> None:
-    """Tells those of the line that nobody asked for yet. Where no recording tells them, what is asked next has it tried again."""
-    left = [rows for rows in _ROWS if rows not in line.told]
-    places, sizes = rows_of(problem) or [], sizes_of(problem)
-    asked = []
-    for rows in left:
-        one = [*sizes]
+def _foresee(line: _Line, schedule: type[Schedule], problem: NormalProblem, target: Target, of: Hashable) -> None:
+    """Tells all of a line. Where no recording does, it is tried again when another number of rows is asked."""
+    rows: Sequence[int] = _ROWS
+    if not schedule.applies(with_rows(problem, rows[-1])):
+        rows = [*takewhile(lambda n: schedule.applies(with_rows(problem, n)), rows)]
+    places, sizes, asked = rows_of(problem) or [], sizes_of(problem), []
+    for n in rows:
         for place in places:
-            one[place] = rows
-        asked.append(one)
-    reach = recorded.REACH if schedule.last else 1
-    found = recorded.bests(schedule, problem, target, asked, reach, 1)
-    line.told |= {rows: told[0] for rows, told in zip(left, found) if told}
-    line.begun = any(found)
+            sizes[place] = n
+        asked.append([*sizes])
+    found = recorded.bests(schedule, problem, target, asked, recorded.REACH if schedule.last else 1, 1)
+    told = {n: one[0] for n, one in zip(rows, found) if one}
+    if told:
+        line.all_told = kept(schedule, of, target, lambda: _written(told))
+    line.begun = bool(told)
 
 
 def wait() -> None:

@@ -30,9 +30,16 @@ LAYERS = ((6144, 4096), (4096, 14336), (2560, 9728), (7168, 2048), (1152, 4304))
 
 
 @pytest.fixture(autouse=True)
-def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
     chooser.load()
+    new_process(monkeypatch, {})
+
+
+def new_process(monkeypatch: pytest.MonkeyPatch, disk: dict[Any, bytes]) -> None:
+    """A process that finds this on disk, and keeps there what it foresees."""
     monkeypatch.setattr(foreseen, "_lines", {})
+    monkeypatch.setattr(foreseen, "found_on_disk", lambda *of: disk.get(of))
+    monkeypatch.setattr(foreseen, "kept", lambda *of: disk.setdefault(of[:3], of[3]()))
 
 
 def product(m: int, n: int, k: int, **of: Any) -> NormalProblem:
@@ -42,7 +49,7 @@ def product(m: int, n: int, k: int, **of: Any) -> NormalProblem:
 def told() -> set[int]:
     """The numbers of rows of the only line that are known."""
     (line,) = foreseen._lines.values()
-    return {*line.told}
+    return {rows for rows in foreseen._ROWS if line.at(rows)}
 
 
 def test_rows_are_rounded_up() -> None:
@@ -71,6 +78,29 @@ def test_the_second_number_of_rows_has_all_foreseen() -> None:
     assert [key[0] for key in foreseen._lines].count(kgen.WgmmaGemm) == 1
 
 
+def test_the_next_process_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk: dict[Any, bytes] = {}
+    new_process(monkeypatch, disk)
+    problems = [product(rows, 6144, 4096) for rows in (777, 50, 3, 200, 8192)]
+    known = [first(kgen.WgmmaGemm, problem, H200) for problem in problems[:2]]
+    foreseen.wait()
+    known += [first(kgen.WgmmaGemm, problem, H200) for problem in problems[2:]]
+    new_process(monkeypatch, disk)
+    monkeypatch.setattr(foreseen, "timed", lambda *given: pytest.fail("asked again"))
+    assert [first(kgen.WgmmaGemm, problem, H200) for problem in problems] == known
+    configs = [first(kgen.WgmmaGemm, product(rows, 6144, 4096), H200)[0] for rows in (777, 780)]
+    assert configs[0] is configs[1]
+    assert [*map(type, configs[0].values.values())] == [*map(type, known[0][0].values.values())]
+
+
+def test_a_few_rows_are_foreseen_for_a_schedule_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows in (3, 5):
+        first(kgen.Gemv, product(rows, 6144, 4096), H200)
+    foreseen.wait()
+    assert told() == {rows for rows in range(2, 100) if kgen.Gemv.applies(product(rows, 6144, 4096))}
+    assert [first(kgen.Gemv, product(7, 6144, 4096), H200)[0]] == best(kgen.Gemv, product(7, 6144, 4096), H200)
+
+
 def test_one_number_of_rows_has_nothing_foreseen() -> None:
     for rows in (777, 777, 778, 784):
         first(kgen.WgmmaGemm, product(rows, 6144, 4096), H200)
@@ -79,20 +109,20 @@ def test_one_number_of_rows_has_nothing_foreseen() -> None:
 
 
 def test_without_the_library_the_default_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    problems = [product(rows, 2560, 9728) for rows in (263, 301, 1111)]
+    problems, choose = [product(rows, 2560, 9728) for rows in (263, 301, 1111)], chooser.function
     first(kgen.WgmmaGemm, problems[0], H200)
     first(kgen.WgmmaGemm, problems[1], H200)
     foreseen.wait()
     known = [first(kgen.WgmmaGemm, problem, H200)[0] for problem in problems]
-    monkeypatch.setattr(foreseen, "_lines", {})
+    new_process(monkeypatch, {})
     monkeypatch.setattr(chooser, "function", lambda: None)
     assert [first(kgen.WgmmaGemm, problem, H200)[0] for problem in problems] == known
     foreseen.wait()
     assert len(told()) == 3
-    monkeypatch.undo()
-    chooser.load()
-    first(kgen.WgmmaGemm, product(3000, 2560, 9728), H200)  # what could not be told is tried again
+    monkeypatch.setattr(chooser, "function", choose)
+    first(kgen.WgmmaGemm, product(3000, 2560, 9728), H200)  # it is tried again
     foreseen.wait()
+    assert told() == {*foreseen._ROWS}
 
 
 def test_what_is_near_the_best_at_the_very_number_of_rows() -> None:
