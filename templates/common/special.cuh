@@ -58,6 +58,14 @@ __device__ __forceinline__ float tanh_short(float x) {
   return fabsf(x) < 0.25f ? x * series : 1.0f - 2.0f * beyond;
 }
 
+//: reciprocal_short
+// 1 / x of normal numbers of which that is normal too, and of NaN: as 1.0f / x has it, without the branch for all
+// others.
+__device__ __forceinline__ float reciprocal_short(float x) {
+  const float share = ptx::reciprocal_approximate(x);
+  return fmaf(fmaf(-x, share, 1.0f), share, share);
+}
+
 //: exp2_polynomial
 // 2 to the x by additions and multiplications: relative error 2^-13.7, 0 below 2^-126, NaN of NaN. Of the nearest
 // integer and what is left a power of two and a polynomial, which was fitted to relative error.

@@ -60,3 +60,9 @@ def test_ends(name: str, ends: tuple[float, float]) -> None:
     assert (low, high) == ends
     assert math.isnan(nan)
     assert zero == pytest.approx(0 if name in ("expm1_short", "tanh_short") else 1, abs=0, rel=2**-16)
+
+
+def test_a_short_reciprocal_has_the_digits_of_a_division() -> None:
+    x = np.exp2(np.linspace(-125.5, 125.5, 20001)).astype(np.float32)
+    assert np.array_equal(evaluated("reciprocal_short", x), np.float32(1) / x)
+    assert math.isnan(evaluated("reciprocal_short", np.array([math.nan]))[0])

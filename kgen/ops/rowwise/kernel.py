@@ -258,15 +258,20 @@ class Writer:
         return {value: f"divisor{before + i}" for i, value in enumerate(values)}
 
     def _divisions(self, number: int) -> tuple[str, ...]:
-        """The statements that find reciprocals."""
+        """The statements that find reciprocals.
+
+        A sum of exponentials needs none of a division's branch, which short rows feel: ptxas moves nothing over it, and finds
+        exponentials a second time behind it. Of long ones it would keep them for that, in registers that are not there.
+        """
         divide, names = self._divisor(number), self._divisors(number)
         if divide is None:
             return ()
+        inverse = "reciprocal_short({})" if self.config.keep == "span" else "1.0f / {}"
         found = [f"float {', '.join(names.values())};", f"divisors{number}({divide.arguments});"]
         for d in self.plan.divisors[number]:
             name, divisor = self.leaves[id(d)][0].name, names[id(d.args[0])]
             member = {"mantissa": "x", "scale": "y"}.get(str(d.attr))
-            value = f"reciprocal_parts({divisor}).{member}" if member else f"1.0f / {divisor}"
+            value = f"reciprocal_parts({divisor}).{member}" if member else inverse.format(divisor)
             found.append(f"const float {name} = {value};")
         return tuple(found)
 
