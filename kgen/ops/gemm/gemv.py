@@ -22,7 +22,7 @@ from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import DType, e4m3, e5m2, f64, i8, i32, tf32
-from kgen.dsl.vector import Vector, ceil_div, floor, log2, maximum, minimum, sqrt, where
+from kgen.dsl.vector import Vector, ceil_div, floor, log2, maximum, minimum, of_class, sqrt, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, Matrix, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
@@ -283,6 +283,7 @@ class Gemv(GemmSchedule):
         """Consecutive elements of K that a thread takes."""
         return self.width(v) if v.along_k else self.unroll
 
+    @of_class
     def k_tile(self, v: View) -> Vector:
         """Elements of K of one iteration of a block."""
         return self.step(v) * self.k_lanes * (self.unroll if v.along_k else 1)
@@ -291,6 +292,7 @@ class Gemv(GemmSchedule):
         """Results of a thread for each vector, before they meet those of other threads."""
         return self.rows * (1 if v.along_k else self.width(v))
 
+    @of_class
     def outer_tile(self, v: View) -> Vector:
         """Results of a block for each vector."""
         return self.o_lanes * self.out(v)
@@ -320,11 +322,13 @@ class Gemv(GemmSchedule):
         pack = self.width(v)
         return self.o_lanes if v.along_k else self.o_lanes + where(pack > 1, 32 // pack, 0)
 
+    @of_class
     def smem_bytes(self, v: View) -> Vector:
         """Shared memory of a block: the vectors, and then the sums of its warps."""
         sums = self.warps * self.vectors * self.out(v) * self.pitch(v) * v.sum_bytes
         return maximum(sums, where(self.staged, self.chunk(v) * self._iteration_bytes(v), 0))
 
+    @of_class
     def registers(self, v: View) -> Vector:
         """About what a thread needs at least, of a sum that is not shared; the compiler takes more where it may."""
         words, pack = v.sum_bytes // 4, self.width(v)
@@ -448,6 +452,7 @@ class Gemv(GemmSchedule):
         a_thread = where(self.blocks_per_sm == 1, self.registers_of_shares(v), allowed)
         return maximum(1, target.resident_blocks(self.threads, a_thread, self.smem_bytes(v)))
 
+    @of_class
     def _instructions(self, v: View) -> Vector:
         """Instructions for each element of the matrix."""
         converts = {1: 1.5, 2: 1.0}.get(v.dtype.bytes, 0.0)
