@@ -2,8 +2,8 @@
 
 Every prompt has another length, so that most first calls differ from one before in the number of rows, M, alone. M is rounded
 up to one of 671 numbers: a product gets the config that is the best by the model at that one, which is valid at fewer rows too,
-and by the model 0.02% behind the best at M in the mean (docs/notes/search.md). Where a weight was asked for a second one, a
-thread has C++ tell those of all, which are kept on disk. Problems that are in no such line are asked as they are.
+and by the model at most 0.02% behind the best at M in the mean (docs/notes/search.md). Where a weight was asked for a second
+one, a thread has C++ tell those of all, which are kept on disk. Problems that are in no such line are asked as they are.
 """
 
 from __future__ import annotations

@@ -195,10 +195,18 @@ class SpanConstants(Constants, model="rowwise_span"):
 
 @functools.lru_cache(maxsize=4096)
 def _conflicts(row_threads: int, length: int, size: int, pack: int) -> int:
-    """How many words of one bank a warp's access to a vector a thread of its rows in shared memory wants at most."""
+    """In how many parts a warp's access to a vector a thread of its rows in shared memory is made.
+
+    Of vectors of 8 bytes half a warp is served at once, of 16 a quarter, in as many parts as words of one bank are wanted.
+    """
     starts = [r * length + lane * pack for r in range(32 // row_threads) for lane in range(row_threads)]
-    banks = [word % 32 for word in {(start + e) * size // 4 for start in starts for e in range(pack)}]
-    return max(map(banks.count, banks))
+    at_once = 32 * 4 // max(4, pack * size)
+    parts = 0
+    for first in range(0, 32, at_once):
+        served = starts[first : first + at_once]
+        banks = [word % 32 for word in {(start + e) * size // 4 for start in served for e in range(pack)}]
+        parts += max(map(banks.count, banks))
+    return parts
 
 
 @of_class
