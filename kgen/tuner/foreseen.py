@@ -8,6 +8,7 @@ one, a thread has C++ tell those of all, which are kept on disk. Problems that a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,12 +16,15 @@ from dataclasses import replace
 from itertools import chain, takewhile
 from typing import TypeVar
 
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.family import family_of
 from kgen.dsl.problem import NormalProblem, Operand
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner import recorded
 from kgen.tuner.best import timed
 from kgen.tuner.kept import found_on_disk, kept
+from kgen.tuner.pauses import rest
 from kgen.tuner.recorded import Told
 from kgen.tuner.traced import sizes_of
 from kgen.tuning_db import machines
@@ -31,6 +35,8 @@ Config = TypeVar("Config", bound=Schedule)
 _STEPS = ((256, 1), (1024, 8), (4096, 16), (8192, 32))
 _ROWS = [*chain(*(range(low + step, high + 1, step) for (low, _), (high, step) in zip(((1, 1), *_STEPS), _STEPS)))]
 _PLACES = {rows: place for place, rows in enumerate(_ROWS)}
+#: A number of rows of each class of Gemv.
+_FEW = (2, 4, 8)
 #: Lines that are kept.
 _MOST = 256
 
@@ -146,7 +152,16 @@ def with_rows(problem: NormalProblem, rows: int) -> NormalProblem:
 
 
 def _foresee(line: _Line, schedule: type[Schedule], problem: NormalProblem, target: Target, of: Hashable) -> None:
-    """Tells all of a line. Where no recording does, it is tried again when another number of rows is asked."""
+    """Tells all of a line, and what of few rows may be asked next. Where no recording tells it, it is tried again when another
+    number of rows is asked."""
+    try:
+        _tell_all(line, schedule, problem, target, of)
+        _foresee_few(problem, target)
+    finally:
+        line.begun = line.all_told is not None
+
+
+def _tell_all(line: _Line, schedule: type[Schedule], problem: NormalProblem, target: Target, of: Hashable) -> None:
     rows: Sequence[int] = _ROWS
     if not schedule.applies(with_rows(problem, rows[-1])):
         rows = [*takewhile(lambda n: schedule.applies(with_rows(problem, n)), rows)]
@@ -159,9 +174,21 @@ def _foresee(line: _Line, schedule: type[Schedule], problem: NormalProblem, targ
     told = {n: one[0] for n, one in zip(rows, found) if one}
     if told:
         line.all_told = kept(schedule, of, target, lambda: _written(told))
-    line.begun = bool(told)
+
+
+def _foresee_few(problem: NormalProblem, target: Target) -> None:
+    """Has the classes of few rows known to all schedules: what no process has asked yet would take some ms of a call."""
+    for few in (with_rows(problem, rows) for rows in _FEW):
+        for schedule in family_of(problem.graph).schedules:
+            serves = schedule.recorded and schedule.target.runs_on(target.arch) and schedule.applies(few)
+            if serves and schedule.worth_searching(few, target):
+                rest()
+                with contextlib.suppress(ConfigError):
+                    first(schedule, few, target)
 
 
 def wait() -> None:
     """Until what is being recorded is there, and what is being foreseen."""
     recorded.wait()
+    while any(line.begun and line.all_told is None for line in [*_lines.values()]):
+        recorded.wait()

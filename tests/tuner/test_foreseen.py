@@ -46,9 +46,9 @@ def product(m: int, n: int, k: int, **of: Any) -> NormalProblem:
     return normalised(kgen.hgemm.problem(M=m, N=n, K=k, **{"dtype": "bf16", "layouts": TN} | of))
 
 
-def told() -> set[int]:
-    """The numbers of rows of the only line that are known."""
-    (line,) = foreseen._lines.values()
+def told(schedule: type[Schedule] = kgen.WgmmaGemm) -> set[int]:
+    """The numbers of rows of a schedule's only line that are known."""
+    (line,) = (line for (of, *_), line in foreseen._lines.items() if of is schedule)
     return {rows for rows in foreseen._ROWS if line.at(rows)}
 
 
@@ -97,8 +97,15 @@ def test_a_few_rows_are_foreseen_for_a_schedule_of_few(monkeypatch: pytest.Monke
     for rows in (3, 5):
         first(kgen.Gemv, product(rows, 6144, 4096), H200)
     foreseen.wait()
-    assert told() == {rows for rows in range(2, 100) if kgen.Gemv.applies(product(rows, 6144, 4096))}
+    assert told(kgen.Gemv) == {rows for rows in range(2, 100) if kgen.Gemv.applies(product(rows, 6144, 4096))}
     assert [first(kgen.Gemv, product(7, 6144, 4096), H200)[0]] == best(kgen.Gemv, product(7, 6144, 4096), H200)
+
+
+def test_what_serves_few_rows_is_foreseen_too() -> None:
+    for rows in (777, 50):
+        first(kgen.WgmmaGemm, product(rows, 6144, 4096), H200)
+    foreseen.wait()
+    assert told(kgen.Gemv) == {2, 3, 4, 5, 6, 7, 8}
 
 
 def test_one_number_of_rows_has_nothing_foreseen() -> None:
@@ -118,7 +125,7 @@ def test_without_the_library_the_default_is_the_same(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(chooser, "function", lambda: None)
     assert [first(kgen.WgmmaGemm, problem, H200)[0] for problem in problems] == known
     foreseen.wait()
-    assert len(told()) == 3
+    assert told() == {264, 304, 1120, *foreseen._FEW}
     monkeypatch.setattr(chooser, "function", choose)
     first(kgen.WgmmaGemm, product(3000, 2560, 9728), H200)  # it is tried again
     foreseen.wait()

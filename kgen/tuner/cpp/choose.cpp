@@ -26,7 +26,7 @@ constexpr int STEP = 8;  // lanes are computed in multiples of it; nobody looks 
 constexpr int FIELDS = 8;
 constexpr unsigned THREADS = 2;  // of one problem; four were no faster than two on 16 CPUs
 constexpr unsigned PROBLEMS_AT_ONCE = 8;
-constexpr int64_t FEW = 2048;    // rows for which no other thread is started: 850 take 80 us
+constexpr int64_t FEW = 2048;  // rows for which no other thread is started: 850 take 80 us
 constexpr double NEVER = std::numeric_limits<double>::infinity();
 
 // In the order of OPS in kgen/tuner/traced.py; the last two are of programs alone.
@@ -364,8 +364,8 @@ void plain_rows(const Part& part, int number, Machine& machine, Best& best) {
   }
 }
 
-// Calls `take` with 0 to `count` - 1, each from one of `most` threads at most, whose number it is given too. On a host of
-// two CPUs a second thread gained nothing.
+// Calls `take` with 0 to `count` - 1, each from one of `most` threads at most, whose number it is given too. On a host
+// of two CPUs a second thread gained nothing.
 template <typename Take>
 void shared_out(int count, unsigned most, const Take& take) {
   const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, most);
@@ -455,8 +455,8 @@ Best best_of(const double* numbers, const Part* parts, int part_count, int table
 
 }  // namespace
 
-// The best `count` for each of `problems`, into `found`, and how many there were, into `there`: -1 where a guard does not
-// hold. Of each problem `sizes` has `size_count`; `numbers` are those that no size changes, with room for all.
+// The best `count` for each of `problems`, into `found`, and how many there were, into `there`: -1 where a guard does
+// not hold. Of each problem `sizes` has `size_count`; `numbers` are those that no size changes, with room for all.
 extern "C" __attribute__((visibility("default"))) void kgen_choose(const Instruction* code, int32_t code_count,
                                                                    const double* numbers, int32_t number_count,
                                                                    const double* sizes, int32_t size_count,
