@@ -28,10 +28,12 @@ def best(schedule: type[Config], problem: NormalProblem, target: Target, count: 
 
     Values of `last` fields are tried for the best by all others. ConfigError where no config is valid.
     """
-    return [config for config, _ in timed(schedule, problem, target, count)]
+    return [config for config, _ in with_seconds(schedule, problem, target, count)]
 
 
-def timed(schedule: type[Config], problem: NormalProblem, target: Target, count: int = 1) -> list[tuple[Config, float]]:
+def with_seconds(
+    schedule: type[Config], problem: NormalProblem, target: Target, count: int = 1
+) -> list[tuple[Config, float]]:
     """As `best`, with their modelled seconds."""
     found: list[Told] = []
     if schedule.target.runs_on(target.arch) and schedule.applies(problem):

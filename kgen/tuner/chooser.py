@@ -52,10 +52,8 @@ def load() -> None:
     build(target, lambda: [toolchain().path, *_FLAGS, *cpu_flags(), str(SOURCE)], "the choice of configs")
     found = ctypes.CDLL(str(target)).kgen_choose
     pointer, number = ctypes.c_void_p, ctypes.c_int32
-    found.argtypes = [
-        *(pointer, number) * 3, number,
-        *(pointer, number, number, number, number), pointer, pointer,
-    ]  # fmt: skip
+    code, numbers, sizes, parts = [(pointer, number)] * 4
+    found.argtypes = [*code, *numbers, *sizes, number, *parts, number, number, number, pointer, pointer]
     found.restype = None
     _loaded = found
 

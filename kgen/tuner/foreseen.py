@@ -22,7 +22,7 @@ from kgen.dsl.problem import NormalProblem, Operand
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner import recorded
-from kgen.tuner.best import timed
+from kgen.tuner.best import with_seconds
 from kgen.tuner.kept import found_on_disk, kept
 from kgen.tuner.pauses import rest
 from kgen.tuner.recorded import Told
@@ -88,7 +88,7 @@ def first(schedule: type[Config], problem: NormalProblem, target: Target) -> tup
     """The default of a problem to which the schedule applies, with its modelled seconds. ConfigError where no config is valid."""
     places = rows_of(problem)
     if places is None:
-        return timed(schedule, problem, target)[0]
+        return with_seconds(schedule, problem, target)[0]
     sizes = sizes_of(problem)
     rows = rounded(sizes[places[0]])
     for place in places:
@@ -104,7 +104,7 @@ def first(schedule: type[Config], problem: NormalProblem, target: Target) -> tup
     told = line.at(rows)
     if told is None:
         at = with_rows(problem, rows)
-        told = line.told[rows] = timed(schedule, at, target)[0]
+        told = line.told[rows] = with_seconds(schedule, at, target)[0]
         if len(line.told) > 1 and not line.begun:
             line.begun = True
             recorded.threads().submit(_foresee, line, schedule, at, target, of)

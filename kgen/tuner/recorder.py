@@ -130,7 +130,6 @@ class Recorder:
         about = {
             "code": arrays.add(code),
             "numbers": arrays.add(numbers),
-            "inputs": len(trace.inputs),
             "parts": parts,
             "tables": [self._fields(table, arrays) for table in self.known.tables],
         }

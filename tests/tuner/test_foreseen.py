@@ -86,7 +86,7 @@ def test_the_next_process_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     foreseen.wait()
     known += [first(kgen.WgmmaGemm, problem, H200) for problem in problems[2:]]
     new_process(monkeypatch, disk)
-    monkeypatch.setattr(foreseen, "timed", lambda *given: pytest.fail("asked again"))
+    monkeypatch.setattr(foreseen, "with_seconds", lambda *given: pytest.fail("asked again"))
     assert [first(kgen.WgmmaGemm, problem, H200) for problem in problems] == known
     configs = [first(kgen.WgmmaGemm, product(rows, 6144, 4096), H200)[0] for rows in (777, 780)]
     assert configs[0] is configs[1]
