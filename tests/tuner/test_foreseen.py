@@ -30,9 +30,11 @@ LAYERS = ((6144, 4096), (4096, 14336), (2560, 9728), (7168, 2048), (1152, 4304))
 
 
 @pytest.fixture(autouse=True)
-def nothing_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_foreseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     chooser.load()
     new_process(monkeypatch, {})
+    yield
+    foreseen.wait()  # of what a test leaves nothing is for the next
 
 
 def new_process(monkeypatch: pytest.MonkeyPatch, disk: dict[Any, bytes]) -> None:
