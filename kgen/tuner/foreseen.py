@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import chain
 from typing import TypeVar
 
 from kgen.dsl.errors import ConfigError
@@ -35,8 +35,9 @@ Config = TypeVar("Config", bound=Schedule)
 _STEPS = ((256, 1), (1024, 8), (4096, 16), (8192, 32))
 _ROWS = [*chain(*(range(low + step, high + 1, step) for (low, _), (high, step) in zip(((1, 1), *_STEPS), _STEPS)))]
 _PLACES = {rows: place for place, rows in enumerate(_ROWS)}
-#: A number of rows of each class of Gemv.
+#: A number of rows of each class of Gemv, whose classes tell them apart; and those at which classes are looked at for that.
 _FEW = (2, 4, 8)
+_PROBED = (2, 3, 4, 5, 8, 9, *(2**i for i in range(4, 14)))
 #: Lines that are kept.
 _MOST = 256
 
@@ -93,7 +94,7 @@ def first(schedule: type[Config], problem: NormalProblem, target: Target) -> tup
     rows = rounded(sizes[places[0]])
     for place in places:
         sizes[place] = 0
-    # The class and the form follow from the sizes and strides that are left, and from the alignments.
+    # All that problems of a line have in common: the other sizes, strides and alignments.
     aligned = tuple(o.align for o in problem.operands)
     of = "foreseen", problem.graph.digest, tuple(sizes), aligned, machines.digest()
     line = _lines.get((schedule, of, target))
@@ -162,18 +163,27 @@ def _foresee(line: _Line, schedule: type[Schedule], problem: NormalProblem, targ
 
 
 def _tell_all(line: _Line, schedule: type[Schedule], problem: NormalProblem, target: Target, of: Hashable) -> None:
-    rows: Sequence[int] = _ROWS
-    if not schedule.applies(with_rows(problem, rows[-1])):
-        rows = [*takewhile(lambda n: schedule.applies(with_rows(problem, n)), rows)]
-    places, sizes, asked = rows_of(problem) or [], sizes_of(problem), []
-    for n in rows:
-        for place in places:
-            sizes[place] = n
-        asked.append([*sizes])
-    found = recorded.bests(schedule, problem, target, asked, recorded.REACH if schedule.last else 1, 1)
-    told = {n: one[0] for n, one in zip(rows, found) if one}
+    if len({schedule.class_of(with_rows(problem, rows)) for rows in _PROBED}) == 1:
+        told = _of_class(schedule, problem, target)
+    else:
+        told = {}
+        for few in (with_rows(problem, rows) for rows in range(2, _FEW[-1] + 1)):
+            rest()
+            if schedule.applies(few):
+                told[few.sizes["M"]] = with_seconds(schedule, few, target)[0]
     if told:
         line.all_told = kept(schedule, of, target, lambda: _written(told))
+
+
+def _of_class(schedule: type[Schedule], problem: NormalProblem, target: Target) -> dict[int, Told]:
+    """The defaults of a problem's class with every number of rows; none where no recording tells them."""
+    places, sizes, asked = rows_of(problem) or [], sizes_of(problem), []
+    for rows in _ROWS:
+        for place in places:
+            sizes[place] = rows
+        asked.append([*sizes])
+    found = recorded.bests(schedule, problem, target, asked, recorded.REACH if schedule.last else 1, 1)
+    return {rows: one[0] for rows, one in zip(_ROWS, found) if one}
 
 
 def _foresee_few(problem: NormalProblem, target: Target) -> None:
