@@ -11,7 +11,7 @@ from typing import Literal, Union
 
 from kgen.codegen.layout import laid_out
 from kgen.codegen.names import plain
-from kgen.dsl.size import Dim, Size, evaluate, function_of
+from kgen.dsl.size import Dim, Size, evaluate, values_of
 from kgen.dsl.target import Arch
 from kgen.dsl.types import DType
 
@@ -156,23 +156,19 @@ class Bound:
 
 
 class _Binding:
-    """`Source.bind` of a grid and parameters, whose sizes are one function of the symbols, made once for all problems."""
+    """`Source.bind` of a grid and parameters, with what is the same for all problems found once."""
 
     def __init__(self, grid: tuple[Size, Size, Size], params: tuple[Param, ...]) -> None:
-        self._of = grid, params
         integers = {i: p.value for i, p in enumerate(params) if isinstance(p, Integer)}
         maps = {i: (p.sizes, p.strides) for i, p in enumerate(params) if isinstance(p, TensorMap)}
         beside = {i: p for i, p in enumerate(params) if isinstance(p, Pointer) and p.access in ("scratch", "counters")}
         self._integers, self._maps = (*integers,), (*maps,)
         self._workspaces = [(i, p.dtype.bytes, p.access == "counters") for i, p in beside.items()]
         sizes = tuple(p.size for p in beside.values())
-        self._values = function_of((grid, (*integers.values(),), sizes, (*maps.values(),)))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _Binding, self._of  # pickles hold no function that was compiled
+        self._sizes = grid, (*integers.values(),), sizes, (*maps.values(),)
 
     def __call__(self, symbols: Mapping[str, int]) -> Bound:
-        grid, integers, sizes, extents = self._values(symbols)
+        grid, integers, sizes, extents = values_of(self._sizes, symbols)
         workspaces = tuple(Workspace(i, n * width, zeroed) for (i, width, zeroed), n in zip(self._workspaces, sizes))
         maps = dict(zip(self._maps, starmap(Extent, extents)))
         return Bound(grid, dict(zip(self._integers, integers)), workspaces, maps)

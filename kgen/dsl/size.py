@@ -143,36 +143,9 @@ def _unknown(name: str, symbols: Mapping[str, int]) -> DefinitionError:
 Nested = Union[Size, tuple["Nested", ...]]
 
 
-def function_of(sizes: Nested) -> Callable[[Mapping[str, int]], Any]:
-    """What `evaluate` gives of each of the sizes, in tuples as they are, as one function of the symbols' values.
-
-    Compiled by Python from a text of integers, quoted names, operators, min and max alone, and with no other name in reach: one
-    code object for a tree of calls, 31 to 43 us of a first call for 44 to 76 (docs/notes/search.md); closures take 47 to 69.
-    """
-    names = {"__builtins__": {}, "min": min, "max": max}
-    values: Callable[[Mapping[str, int]], Any] = eval(f"lambda at: {_python(sizes)}", names)
-
-    def found(symbols: Mapping[str, int]) -> Any:
-        try:
-            return values(symbols)
-        except KeyError as error:
-            raise _unknown(error.args[0], symbols) from None
-
-    return found
-
-
-def _python(sizes: Nested) -> str:
-    if isinstance(sizes, tuple):
-        return "(" + "".join(f"{_python(one)}, " for one in sizes) + ")"
-    if isinstance(sizes, int):
-        return str(sizes)
-    if isinstance(sizes, Dim):
-        return f"at[{sizes.name!r}]"
-    assert isinstance(sizes, Binary)
-    left, right = _python(sizes.left), _python(sizes.right)
-    if sizes.op in ("min", "max"):
-        return f"{sizes.op}({left}, {right})"
-    return f"-(-{left} // {right})" if sizes.op == "ceil_div" else f"({left} {sizes.op} {right})"
+def values_of(sizes: Nested, symbols: Mapping[str, int]) -> Any:
+    """What `evaluate` gives of each of the sizes, in tuples as they are."""
+    return tuple(values_of(one, symbols) for one in sizes) if isinstance(sizes, tuple) else evaluate(sizes, symbols)
 
 
 def symbols_of(size: Size) -> frozenset[str]:

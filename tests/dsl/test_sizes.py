@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.size import Dim, Size, ceil_div, dims, evaluate, function_of, maximum, minimum, symbols_of
+from kgen.dsl.size import Dim, Size, ceil_div, dims, evaluate, maximum, minimum, symbols_of, values_of
 from kgen.dsl.types import (
     DTYPES,
     DType,
@@ -53,7 +53,7 @@ M, N, K = dims("M N K")
 def test_values_and_text(size: Size, value: int, text: str) -> None:
     symbols = {"M": 10, "N": 3}
     assert evaluate(size, symbols) == value
-    assert function_of(size)(symbols) == value
+    assert values_of(size, symbols) == value
     assert repr(size) == text
     assert symbols_of(size) == {name for name in "MN" if name in text}
 
@@ -86,7 +86,7 @@ def test_a_size_without_its_symbol() -> None:
         evaluate(M, {})
 
 
-def test_sizes_as_one_function() -> None:
+def test_nested_sizes() -> None:
     """Every operation within every other, on both sides, as `evaluate` has it."""
     ops = (
         operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, ceil_div, minimum, maximum,
@@ -95,11 +95,11 @@ def test_sizes_as_one_function() -> None:
     nested += [
         outer(M * 1000, inner(N, K)) for outer in ops for inner in ops if inner not in (operator.sub, operator.mod)
     ]
-    found = function_of((tuple(nested), (), (N, 7)))
+    sizes = (tuple(nested), (), (N, 7))
     for symbols in ({"M": 10, "N": 3, "K": 2}, {"M": 1, "N": 5, "K": 1}, {"M": 4096, "N": 129, "K": 64}):
-        assert found(symbols) == (tuple(evaluate(size, symbols) for size in nested), (), (symbols["N"], 7))
+        assert values_of(sizes, symbols) == (tuple(evaluate(size, symbols) for size in nested), (), (symbols["N"], 7))
     with pytest.raises(DefinitionError, match="no value for dimension K; known: M, N"):
-        found({"M": 1, "N": 1})
+        values_of(sizes, {"M": 1, "N": 1})
 
 
 @pytest.mark.parametrize("name", ["", "2M", "M-N", "a b", "M.N"])
