@@ -7,10 +7,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <functional>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <system_error>
@@ -219,7 +218,11 @@ void choose(double* __restrict to, Values condition, Values yes, Values no, int 
 bool any(const double* values, int n) {
   n = n / STEP * STEP;
   uint64_t bits = 0;
-  for (int i = 0; i < n; ++i) bits |= std::bit_cast<uint64_t>(values[i]);
+  for (int i = 0; i < n; ++i) {
+    uint64_t one;
+    std::memcpy(&one, &values[i], sizeof one);
+    bits |= one;
+  }
   return bits != 0;
 }
 
