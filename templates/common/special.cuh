@@ -66,6 +66,14 @@ __device__ __forceinline__ float reciprocal_short(float x) {
   return fmaf(fmaf(-x, share, 1.0f), share, share);
 }
 
+//: divide_short
+// x / divisor for divisors from 1 to 2^24, which are whole numbers: as a division has it, without its branch.
+__device__ __forceinline__ float divide_short(float x, float divisor) {
+  const float share = reciprocal_short(divisor), quotient = x * share;
+  const float nearest = fmaf(fmaf(-quotient, divisor, x), share, quotient);
+  return fabsf(quotient) < __int_as_float(0x7f800000) ? nearest : quotient;  // what is left of infinity is NaN
+}
+
 //: exp2_polynomial
 // 2 to the x by additions and multiplications: relative error 2^-13.7, 0 below 2^-126, NaN of NaN. Of the nearest
 // integer and what is left a power of two and a polynomial, which was fitted to relative error.

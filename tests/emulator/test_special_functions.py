@@ -15,14 +15,14 @@ BODY = """
 {functions}
 extern "C" __global__ void __launch_bounds__(128) kernel(const float* x, float* y, int n) {{
   int i = blockIdx.x * 128 + threadIdx.x;
-  if (i < n) y[i] = {name}(x[i]);
+  if (i < n) y[i] = {value};
 }}
 """
 
 
-def evaluated(name: str, x: np.ndarray) -> np.ndarray:
+def evaluated(name: str, x: np.ndarray, value: str = "") -> np.ndarray:
     x, y = aligned(x.astype(np.float32)), aligned(np.zeros(len(x), np.float32))
-    body = BODY.format(functions=functions_used("common", f"{name}("), name=name)
+    body = BODY.format(functions=functions_used("common", f"{name}("), value=value or f"{name}(x[i])")
     emulator.compile(make(body)).launch([read(x), write(y), len(x)], ((len(x) + 127) // 128, 1, 1))
     return y.astype(np.float64)
 
@@ -66,3 +66,11 @@ def test_a_short_reciprocal_has_the_digits_of_a_division() -> None:
     x = np.exp2(np.linspace(-125.5, 125.5, 20001)).astype(np.float32)
     assert np.array_equal(evaluated("reciprocal_short", x), np.float32(1) / x)
     assert math.isnan(evaluated("reciprocal_short", np.array([math.nan]))[0])
+
+
+@pytest.mark.parametrize("divisor", [1, 3, 7, 12, 49, 175, 511, 1000, 262143])
+def test_a_short_division_has_a_divisions_digits(divisor: int) -> None:
+    x = np.concatenate([np.exp2(np.linspace(-100, 127.9, 20001)), [0, math.inf, -math.inf]]).astype(np.float32)
+    x[::2] *= -1
+    assert np.array_equal(evaluated("divide_short", x, f"divide_short(x[i], {divisor}.0f)"), x / np.float32(divisor))
+    assert math.isnan(evaluated("divide_short", np.array([math.nan]), f"divide_short(x[i], {divisor}.0f)")[0])

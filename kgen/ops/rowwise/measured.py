@@ -175,9 +175,9 @@ def longest_span(problem: Problem, aligned: bool, widest: int) -> int:
         return _LONGEST_WITH_COLUMNS if _has_several_columns(problem) else _LONGEST_ALIGNED_SPAN
     if sums_alone(problem):
         return 128
-    # Of a few columns more than 64 vectors of 16 bytes threads in registers have five for four: those of 600 are as fast there.
+    # Of such rows of 16 bits threads that keep them have unequal shares, beside which operands of [N] cost most.
     reads_columns = any(a.kind == "column" for a in accesses(problem)[0])
-    return 544 if widest == 2 and reads_columns else 512
+    return 1024 if widest == 2 and reads_columns else 512
 
 
 def cluster_misfit(config: RowwiseCluster, problem: Problem) -> Vector:
