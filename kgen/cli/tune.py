@@ -54,7 +54,7 @@ def run(
     ] = 32,
     kernels: Annotated[
         int, typer.Option(metavar="N", min=1, help="Of a range: of how many kernels its buckets are at most.")
-    ] = 48,
+    ] = 96,
     whole: options.Whole = False,
     json: options.Json = False,
 ) -> None:

@@ -33,7 +33,7 @@ TOLERANCE = 0.02
 #: A config that the model gives a time so much shorter is worth a search: by so much models are off.
 GAIN = 0.03
 #: The most configs of a division where nothing else is asked for, and by how much one more must lessen the regret in the mean.
-KERNELS, _WORTH = 48, 2e-4
+KERNELS, _WORTH = 96, 3e-5
 #: The sizes for which times are forecast, and those of them at which the model is asked for its choice.
 _SAMPLES, _CHOICES = 1024, 256
 #: At a size those are timed that are forecast to take at most so much longer than the best, and no more than so many.
@@ -257,6 +257,10 @@ class _Divider(Generic[C]):
                 unserved.append(sizes)
             else:
                 best = min(times, key=times.__getitem__)
+                if times[bucket.config] > (1 + self.tolerance) * times[best]:
+                    # Anew, by themselves: the fastest of several was so by chance, too.
+                    times |= self.bench.beside(sizes, [bucket.config, best])
+                    best = min(best, bucket.config, key=times.__getitem__)
                 done.append(Check(sizes, bucket.config, times[bucket.config], best, times[best]))
         return done, unserved
 

@@ -175,9 +175,11 @@ def longest_span(problem: Problem, aligned: bool, widest: int) -> int:
         return _LONGEST_WITH_COLUMNS if _has_several_columns(problem) else _LONGEST_ALIGNED_SPAN
     if sums_alone(problem):
         return 128
-    # Of such rows of 16 bits threads that keep them have unequal shares, beside which operands of [N] cost most.
-    reads_columns = any(a.kind == "column" for a in accesses(problem)[0])
-    return 1024 if widest == 2 and reads_columns else 512
+    if not any(a.kind == "column" for a in accesses(problem)[0]):
+        return 512
+    # Threads that keep such rows have unequal shares of them, and of operands of [N]. Of f32 a thread has no room in its
+    # registers for two of those with more than 21 elements: 672 columns of a warp.
+    return {2: 1024, 4: 672}.get(widest, 512)
 
 
 def cluster_misfit(config: RowwiseCluster, problem: Problem) -> Vector:
