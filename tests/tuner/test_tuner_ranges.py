@@ -11,7 +11,7 @@ import pytest
 
 from kgen.dsl.span import Span
 from kgen.tuner.division import Division, Point
-from kgen.tuner.ranges import TOLERANCE, divide
+from kgen.tuner.ranges import TOLERANCE, _drawn, divide
 
 Cost = Callable[[Point], float]
 
@@ -252,3 +252,23 @@ def test_an_interrupt_keeps_what_is_known() -> None:
     assert found.interrupted
     assert found.checks == ()
     assert sum(len(b.spans[0]) for b in found.buckets) == 8192
+
+
+def test_a_checked_regret_is_of_times_taken_anew() -> None:
+    """Of several that are timed one may seem the fastest by chance; beside the bucket's config alone it does not."""
+
+    class Once(Made):
+        """The first time at a checked size "slower" seems to be the faster."""
+
+        def beside(self, sizes: Point, configs: Iterable[str]) -> Mapping[str, float]:
+            lucky = sizes in checked and sizes not in self.timed
+            return {n: t * (0.8 if lucky and n == "slower" else 1.0) for n, t in super().beside(sizes, configs).items()}
+
+    (span,) = spans("10000..1000000")  # so many that none of the drawn is among those that are learnt from
+    checked = {*_drawn([span], 16, random.Random(0))}
+    made = Once({"faster": lambda sizes: 1.0 * sizes[0], "slower": lambda sizes: 1.1 * sizes[0]})
+    found = divide([span], made, checks=16, portfolio=["faster", "slower"], seed=0)
+    assert found.portfolio == ("faster",)
+    assert len(found.checks) == 16
+    assert found.quantile(1.0) == 0
+    assert all(made.timed.count(sizes) == 2 for sizes in checked)
