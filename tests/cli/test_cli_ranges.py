@@ -71,9 +71,9 @@ def test_a_malformed_range_says_what_is_expected(text: str, message: str, kgen: 
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds", "kernels"), [((), 300, 48), (("--budget", "9s", "--kernels", "12"), 9, 12)]
+    ("given", "seconds", "kernels"), [((), 300, 96), (("--budget", "9s", "--kernels", "12"), 9, 12)]
 )
-def test_a_range_has_five_minutes_and_48_kernels(
+def test_a_range_has_five_minutes_and_96_kernels(
     given: tuple[str, ...], seconds: float, kernels: int, kgen: Kgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[float | None, int]] = []

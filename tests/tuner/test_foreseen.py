@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tuner_samples import launches
 
 import kgen
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, has_kernel, normalised
-from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.program import program_of
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import TARGETS
 from kgen.ops import operators
@@ -150,19 +150,9 @@ def test_what_is_near_the_best_at_the_very_number_of_rows() -> None:
         assert max(behind) < 0.1
 
 
-def launches(name: str, count: int) -> Iterator[NormalProblem]:
-    """Launches of an operator of every dtype with sizes that are drawn, rows of any number."""
-    drawn = random.Random(name)
-    for graph in operators()[name].graphs:
-        for _ in range(count):
-            sizes: dict[str, Any] = {dim: drawn.choice((8, 64, 100, 1024, 4096, 12288)) for dim in graph.dims}
-            sizes[graph.dims[0]] = round(2 ** drawn.uniform(1, 13))  # as a rule M
-            if any(spec.shape.leading for spec in graph.inputs):
-                sizes["..."] = (drawn.choice((1, 4, 33)),)
-            try:
-                yield from map(normalised, program_of(Problem.dense(graph, sizes)).launches)
-            except KgenError:  # sizes that the operator does not take
-                continue
+def rows_or_size(drawn: random.Random, is_first: bool) -> int:
+    """Any number of rows; another size that products have."""
+    return round(2 ** drawn.uniform(1, 13)) if is_first else drawn.choice((8, 64, 100, 1024, 4096, 12288))
 
 
 PRODUCTS = [
@@ -175,7 +165,7 @@ PRODUCTS = [
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_the_default_of_more_rows_is_valid(name: str) -> None:
     """Of every operator, dtype and target: a rule that held for more rows alone would make a kernel that is wrong."""
-    for problem in launches(name, 6):
+    for problem in launches(name, 6, rows_or_size):
         if problem.empty:
             continue
         for schedule in (s for s in family_of(problem.graph).schedules if s.recorded and s.applies(problem)):
@@ -199,8 +189,9 @@ def test_the_default_of_more_rows_is_valid(name: str) -> None:
 def test_what_is_foreseen_is_what_is_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every operator, dtype, schedule and target, at numbers of rows of each step."""
     count = 0
-    problems = [problem for problem in launches(name, 8) if not problem.empty and rows_of(problem)]
-    for problem in problems[:: max(1, len(problems) // 4)]:
+    drawn = [problem for problem in launches(name, 8, rows_or_size) if not problem.empty and rows_of(problem)]
+    problems = {problem.graph.digest: problem for problem in drawn}.values()
+    for problem in problems:
         for schedule in (s for s in family_of(problem.graph).schedules if s.recorded and s.applies(problem)):
             for target in (t for t in (H200, A100) if schedule.target.runs_on(t.arch)):
                 new_process(monkeypatch, {})
@@ -219,7 +210,7 @@ def test_what_is_foreseen_is_what_is_asked(name: str, monkeypatch: pytest.Monkey
                     assert seconds == pytest.approx(wanted.estimate(one, target), rel=1e-12)
                 count += line.all_told is not None
     # One column, scales of many rows, groups: of these something else follows from M.
-    assert count or name in ("hgemv", "sgemv", "fp8gemm_blockwise", "fp8gemm_vectorwise", "grouped_hgemm"), problems
+    assert count or name in ("hgemv", "sgemv", "fp8gemm_blockwise", "fp8gemm_vectorwise", "grouped_hgemm"), drawn
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tuner_samples import launches
 
 import kgen
-from kgen.dsl.errors import ConfigError, KgenError
+from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import family_of, normalised
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.program import program_of
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import TARGETS, Target
 from kgen.dsl.vector import at_least, at_most
@@ -79,22 +79,8 @@ def product(m: int, n: int, k: int, dtype: str = "bf16", layouts: dict[str, str]
     return normalised(kgen.hgemm.problem(M=m, N=n, K=k, dtype=dtype, layouts=layouts))
 
 
-def launches(name: str, count: int) -> Iterator[NormalProblem]:
-    """Launches of an operator with sizes that are drawn."""
-    drawn = random.Random(name)
-    for graph in operators()[name].graphs[:2]:
-        for _ in range(count):
-            sizes: dict[str, Any] = {dim: drawn.choice(SIZES) for dim in graph.dims}
-            if any(spec.shape.leading for spec in graph.inputs):
-                sizes["..."] = (drawn.choice((1, 4, 33)),)
-            try:
-                yield from map(normalised, program_of(Problem.dense(graph, sizes)).launches)
-            except KgenError:  # sizes that the operator does not take
-                continue
-
-
 def asked(name: str, count: int) -> Iterator[tuple[type[Schedule], NormalProblem, Target]]:
-    for problem in launches(name, count):
+    for problem in launches(name, count, lambda drawn, _: drawn.choice(SIZES), 2):
         for schedule in family_of(problem.graph).schedules:
             for target in (H200, A100):
                 there = schedule.recorded and not problem.empty and schedule.target.runs_on(target.arch)

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kgen.codegen.source import Integer, Launch, Pointer, Source
-from kgen.dsl.family import family_of
+from kgen.dsl.errors import KgenError
+from kgen.dsl.family import family_of, normalised
 from kgen.dsl.operator import Operator, Tensor
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.program import program_of
 from kgen.dsl.size import Dim, ceil_div, dims
 from kgen.dsl.target import sm
 from kgen.dsl.types import f32
-from kgen.ops import operator
+from kgen.ops import operator, operators
 
 
 def problem_of(name: str, sizes: Mapping[str, Any], layouts: Mapping[str, str] | None = None, **dtypes: Any) -> Problem:
     """A normalised problem of a shipped operator, or of one that is derived of it."""
     graph = operator(name).graph(dtypes)
     return family_of(graph).normalise(Problem.dense(graph, sizes, layouts))
+
+
+def launches(
+    name: str, count: int, size: Callable[[random.Random, bool], int], dtypes: int | None = None
+) -> Iterator[NormalProblem]:
+    """Launches of an operator, of its first `dtypes` or of all. `size` draws a size, and is told of the first, as a rule M."""
+    drawn = random.Random(name)
+    for graph in operators()[name].graphs[:dtypes]:
+        for _ in range(count):
+            sizes: dict[str, Any] = {dim: size(drawn, dim is graph.dims[0]) for dim in graph.dims}
+            if any(spec.shape.leading for spec in graph.inputs):
+                sizes["..."] = (drawn.choice((1, 4, 33)),)
+            try:
+                yield from map(normalised, program_of(Problem.dense(graph, sizes)).launches)
+            except KgenError:  # sizes that the operator does not take
+                continue
 
 
 N = Dim("N")
