@@ -297,7 +297,7 @@ __device__ __forceinline__ float reciprocal_short(float x) {
   return fmaf(fmaf(-x, share, 1.0f), share, share);
 }
 
-// x / divisor for divisors from 1 to 2^24, which are whole numbers: as a division has it, without its branch.
+// x / divisor for whole numbers from 1 to 2^24, without a division's branch; its digits where the result is normal.
 __device__ __forceinline__ float divide_short(float x, float divisor) {
   const float share = reciprocal_short(divisor), quotient = x * share;
   const float nearest = fmaf(fmaf(-quotient, divisor, x), share, quotient);
