@@ -207,7 +207,7 @@ def test_search_lists_a_space_that_fits_the_budget(gelu: Problem, target: Target
 def test_tpe_learns(gelu: Problem, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """A time that depends on two fields: late in a search TPE has both right several times as often as chance."""
     candidates = Candidates(gelu, target)
-    monkeypatch.setattr(posterior.Posterior, "prospect", lambda *_: None)  # which says when to end, and takes most of the time
+    monkeypatch.setattr(posterior.Posterior, "prospect", lambda *_: None)  # it says when to end, and takes longest
 
     def hits(sampler: str, seed: int) -> int:
         search = Search(candidates, sampler=sampler, seed=seed)
