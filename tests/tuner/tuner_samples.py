@@ -31,7 +31,7 @@ def launches(
     drawn = random.Random(name)
     for graph in operators()[name].graphs[:dtypes]:
         for _ in range(count):
-            sizes: dict[str, Any] = {dim: size(drawn, dim is graph.dims[0]) for dim in graph.dims}
+            sizes: dict[str, Any] = {dim: size(drawn, place == 0) for place, dim in enumerate(graph.dims)}
             if any(spec.shape.leading for spec in graph.inputs):
                 sizes["..."] = (drawn.choice((1, 4, 33)),)
             try:

@@ -57,6 +57,7 @@ class RowwiseCluster(Schedule):
 
     # What Rowwise lets a config choose.
     keep, shift, algorithm, row_threads = "ring", False, "online", 0
+    span = ""  # what RowwiseSpan does
 
     cluster = choice(2, 4, 8, 16)  # blocks that share a row
     threads = choice(512, 256, 128)  # of a block, that compute

@@ -307,7 +307,7 @@ class Writer:
             even = "true" if self.config.is_whole(self.problem) else "false"
             return Reduction(ctype, value, f"WelfordState<{ctype}, {even}>", f"WelfordBatch<{ctype}>")
         # The length of rows of which a thread has several is a constant, and a power of two.
-        if node.op == "mean" and ctype == "float" and getattr(self.config, "span", "") == "block":
+        if node.op == "mean" and ctype == "float" and self.config.span == "block":
             return Reduction(ctype, value, "ShortMeanState", "DirectBatch")
         of = f"{ctype}, int" if node.op == "argmax" else ctype
         return Reduction(ctype, value, f"{_STATES[node.op]}<{of}>", "DirectBatch")

@@ -121,7 +121,7 @@ def _of_a_row(config: Rowwise, problem: Problem, target: Target) -> Vector:
     # With shifted vectors of f32 and two operands of [N] a thread has 73 registers then, with vectors of two elements 66 where
     # there are sixteen: one block of 512 threads for two.
     if _has_several_columns(problem) and any(a.kind == "full" and a.bytes == 4 for a in accesses(problem)[0]):
-        many = mine > where(config.shift, 96, where(config.pack == 2, 120, 256))
+        many = (config.shift & (mine > 96)) | ((config.pack == 2) & (mine > 120))
         wrong = wrong | (registers & (row == 512) & many)
     # Alone on its multiprocessor, a block that has so many columns leaves the memory idle.
     if sm(90).runs_on(target.arch):

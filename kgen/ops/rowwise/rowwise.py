@@ -44,6 +44,7 @@ class Rowwise(Schedule):
     target = sm(75)
     by_class = ("threads", "unroll")
     by_size = ("load",)
+    span = ""  # what RowwiseSpan lets a config choose
 
     keep = choice("registers", "shared", "none")  # where a row waits between the phases; none: it is read again
     row_threads = choice(32, 8, 16, 64, 128, 256, 512, 1024, 4, 2, 1)  # of a block, that share a row
