@@ -2,8 +2,8 @@
 
 The constants were fitted on an H200, then to both it and half of an H100's grid (docs/notes/gemm_wgmma.md): of all its 100
 products the model's first is in the mean 2.0% slower than the best config timed. What overlapping saves was timed by itself.
-What epilogues cost came otherwise: counts, not fits; `l2_inside`, `store_turn`, `turn`, `link`, `idle`, `contention` and what
-begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many (`kgen.dsl.vector`).
+What epilogues cost came otherwise: counts, not fits; `l2_inside`, `store_turn`, `turn`, `link`, `idle`, `contention`,
+`cluster` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many (`kgen.dsl.vector`).
 """
 
 from __future__ import annotations
@@ -230,10 +230,11 @@ def _parts(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[Vector,
     products = (config.BM * config.BN + k.power * copied) * config.BK * (2 * target.sm_count / (peak * k.rate))
     products = products + instructions * (k.issue / clock)
     touched = (config.BM // 64 * (64 + config.BN) + config.BM + config.BN) * config.BK * size
-    copies = config.BN / rows
+    # Each block receives whole tiles, whoever asked for them.
+    copies: Vector = config.BN
     if not config.k_major(g, "b"):
         copies = copies * (1 + k.narrow * (128 // minimum(128, config.BN * size) - 1))
-    copies = (config.BM / columns + copies) * config.BK * (size / (k.copy * clock))
+    copies = (config.BM + copies) * config.BK * (size / (k.copy * clock))
     return products, maximum(touched / (k.shared * clock), copies), k.latency + copies
 
 
@@ -329,8 +330,10 @@ def _traffic(config: WgmmaGemm, g: Gemm, in_step: Vector, k: WgmmaConstants) -> 
     wide = minimum(in_step, across, ceil_div(in_step, group * along) * group)
     long = minimum(along, ceil(in_step / group))
     waves = tiles_m * tiles_n / in_step
-    # What is shared across the groups is asked for by tiles a group apart, the other operand's by those of a group, in a row.
-    apart, beside = where(group > 1, long, 1), ceil(wide / group)
+    # What is shared across the groups is asked for by tiles a group apart, the other operand's by those of a group, in a row;
+    # either by all of them where they are clusters, which go to the GPCs in turn.
+    several = config.cluster_size > 1
+    apart, beside = where(several | (group > 1), long, 1), where(several, wide, ceil(wide / group))
 
     def read(extent: int, wave: Vector, apart: Vector) -> Vector:
         once = extent * a_row
