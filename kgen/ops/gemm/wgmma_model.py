@@ -3,7 +3,8 @@
 The constants were fitted on an H200, then to both it and half of an H100's grid (docs/notes/gemm_wgmma.md): of all its 100
 products the model's first is in the mean 2.0% slower than the best config timed. What overlapping saves was timed by itself.
 What epilogues cost came otherwise: counts, not fits; `l2_inside`, `store_turn`, `turn`, `link`, `idle`, `contention`,
-`cluster` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many (`kgen.dsl.vector`).
+`cluster` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many
+(`kgen.dsl.vector`).
 """
 
 from __future__ import annotations

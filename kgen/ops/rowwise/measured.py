@@ -48,6 +48,11 @@ def pack_of_one_access(problem: Problem, shift: bool) -> int:
     return min(shifted_pack(problem) if shift else widest_pack(problem), 16 // widest)
 
 
+def limits_registers(problem: Problem) -> bool:
+    """Whether some rows gain by a limit of registers: of f32 with several operands of [N]."""
+    return _has_several_columns(problem) and any(a.kind == "full" and a.bytes == 4 for a in accesses(problem)[0])
+
+
 def _row_bytes(problem: Problem) -> int:
     """Bytes that are kept of a row."""
     return int(problem.leading[-1] * kept_bytes(problem))
@@ -118,11 +123,12 @@ def _of_a_row(config: Rowwise, problem: Problem, target: Target) -> Vector:
         ((mine >= 8) & (config.step < 2 * problem.leading[-1])) | (lanes == 1)
     )
     wrong = wrong | (registers & negated(held))
-    # With shifted vectors of f32 and two operands of [N] a thread has 73 registers then, with vectors of two elements 66 where
-    # there are sixteen: one block of 512 threads for two.
-    if _has_several_columns(problem) and any(a.kind == "full" and a.bytes == 4 for a in accesses(problem)[0]):
-        many = (config.shift & (mine > 96)) | ((config.pack == 2) & (mine > 120))
-        wrong = wrong | (registers & (row == 512) & many)
+    # Long rows of f32 with several operands of [N] have 66 or 73 registers a thread: one block of 512 threads, or two that are
+    # limited to 64.
+    many: Vector = False
+    if limits_registers(problem):
+        many = registers & (row == 512) & ((config.shift & (mine > 96)) | ((config.pack == 2) & (mine > 120)))
+    wrong = wrong | ((config.blocks_per_sm != 0) != many)
     # Alone on its multiprocessor, a block that has so many columns leaves the memory idle.
     if sm(90).runs_on(target.arch):
         wrong = wrong | ((row == 1024) & negated(several) & (problem.leading[-1] > 32 * 1024))

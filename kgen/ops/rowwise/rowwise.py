@@ -20,7 +20,7 @@ from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, negated, of_class, of_shape, where
 from kgen.ops.common.memory_bound import least_arch
 from kgen.ops.rowwise.kernel import Writer, accesses, column_bytes, kept_bytes, state_bytes
-from kgen.ops.rowwise.measured import misfit, pack_of_one_access, row_load
+from kgen.ops.rowwise.measured import limits_registers, misfit, pack_of_one_access, row_load
 from kgen.ops.rowwise.model import modelled_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
 from kgen.ops.rowwise.problem import LONGEST, shifted_pack, widest_pack
@@ -251,9 +251,10 @@ class Rowwise(Schedule):
 
     @classmethod
     def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
-        """As many registers as the compiler takes, plain stores, vectors of one access."""
+        """As many registers as the compiler takes, but where a limit was seen to gain; plain stores, vectors of one access."""
         packs = {min(p, pack_of_one_access(problem, shift)) for p in cls.pack.values for shift in (False, True)}
-        return cls.where(blocks_per_sm=0, store="default", pack=packs)
+        blocks = (0, 2) if limits_registers(problem) else (0,)
+        return cls.where(blocks_per_sm=blocks, store="default", pack=packs)
 
     def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
         """Blocks of at least 128 threads, or of 64; four vectors under way or eight; L2 keeps what is read where it is full."""
