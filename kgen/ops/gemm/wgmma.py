@@ -306,8 +306,10 @@ class WgmmaGemm(WgmmaSizes):
 
     @pruning
     def large_clusters(self, problem: Problem, target: Target) -> bool:
-        """clusters of more than two blocks share tiles whose rows begin inside lines, of which neighbours share less"""
-        return self.cluster_size <= 2 or any(self.inside_lines(self.view(problem)))
+        """clusters of more than two blocks share tiles whose rows begin inside lines, of which neighbours share less, or tiles of
+        64 rows and 64 to 128 columns, which take long to copy beside their products"""
+        narrow = (self.BM, self.BK, self.consumers) == (64, 64, 1) and 64 <= self.BN <= 128
+        return self.cluster_size <= 2 or narrow or any(self.inside_lines(self.view(problem)))
 
     @pruning
     def parts_of_shared_tiles(self, problem: Problem, target: Target) -> bool:
