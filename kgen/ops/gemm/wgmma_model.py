@@ -3,7 +3,7 @@
 The constants were fitted on an H200, then to both it and half of an H100's grid (docs/notes/gemm_wgmma.md): of all its 100
 products the model's first is in the mean 2.0% slower than the best config timed. What overlapping saves was timed by itself.
 What epilogues cost came otherwise: counts, not fits; `l2_inside`, `store_turn`, `turn`, `link`, `idle`, `contention`,
-`cluster` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many
+`cluster`, `shallow` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many
 (`kgen.dsl.vector`).
 """
 
@@ -36,6 +36,10 @@ from kgen.tuning_db.machines import constants
 
 if TYPE_CHECKING:
     from kgen.ops.gemm.wgmma import WgmmaGemm
+
+
+#: Stages of 128 bytes along K of which more are no faster.
+_DEEP = 6
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,11 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     transpose_start: float  # of a copy of an operand before all else
     lesser: float  # the part of products or memory that the longer of them does not hide
     contention: float  # how much longer steps take whose products and copies from L2 would take equally long alone
-    cluster: float  # that a kernel takes longer whose blocks wait for each other
+    cluster: float  # that a kernel takes longer for each block of its clusters, which wait for each other
     second: float  # what a second block costs a multiprocessor when both start
     idle: float  # what pingpong's second warpgroup costs that has no tile
     one_stage: float  # how much longer a kernel takes whose epilogue has one stage
+    shallow: float  # the part that it takes longer for each stage of 128 bytes along K, of `_DEEP`, that its ring lacks
     in_flight: float = scaled_by("bandwidth")  # bytes that are under way at the most bandwidth
     kept: float = scaled_by("l2_bytes")  # bytes of an operand that L2 keeps from one wave of tiles to the next
     transpose_rate: float = scaled_by("bandwidth")  # bytes a second of such a copy
@@ -103,7 +108,7 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     memory = (_traffic(config, g, in_step, k) + moved) / reached
     found = around + maximum(computing, memory) + k.lesser * minimum(computing, memory)
     group = chosen(config.group, {8: 1.0, 1: 1.005}, 1.002) * where(config.raster == "m", 1.0, 1.001)
-    return found * _between_equals(config, target) * group
+    return found * _pipelined(config, problem, target) * group
 
 
 def _contended(products: Vector, copies: Vector, k: WgmmaConstants) -> Vector:
@@ -159,7 +164,8 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     reached = target.bandwidth * k.memory * minimum(1.0, k.memory_alone + in_flight / k.in_flight)
     around = k.start + k.latency + shared - where(config.pdl, k.overlap, 0.0)
     # Blocks of a cluster lose what neighbours share without one: nothing where rows begin inside sectors.
-    around = around + where(config.cluster_size > 1, k.cluster * (1 - sum(config.inside_sectors(g)) / 2), 0.0)
+    waiting = config.cluster_size * k.cluster * (1 - sum(config.inside_sectors(g)) / 2)
+    around = around + where(config.cluster_size > 1, waiting, 0.0)
     around = around + where(resident > 1, k.second, 0.0)
     around = around + where(config.pingpong & (rounds <= 1), k.idle, 0.0)
     return around, _step(config, problem, target, resident), steps, beside, reached, in_step, workers
@@ -199,9 +205,11 @@ def _partial(config: WgmmaGemm, target: Target) -> Vector:
 
 
 @of_class
-def _between_equals(config: WgmmaGemm, target: Target) -> Vector:
-    """What decides between equals: one epilogue stage hides less."""
-    return where(config.epilogue_stages == 1, constants(WgmmaConstants, target).one_stage, 1.0)
+def _pipelined(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
+    """How much longer all takes by a ring of few stages, and by an epilogue of one, which hides less."""
+    k, size = constants(WgmmaConstants, target), config.view(problem).a.operand.dtype.bytes
+    missing = maximum(0, _DEEP - config.stages * config.BK * size // 128)
+    return (1 + k.shallow * missing) * where(config.epilogue_stages == 1, k.one_stage, 1.0)
 
 
 def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: Vector) -> Vector:
