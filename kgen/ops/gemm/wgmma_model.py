@@ -3,7 +3,7 @@
 The constants were fitted on an H200, then to both it and half of an H100's grid (docs/notes/gemm_wgmma.md): of all its 100
 products the model's first is in the mean 2.0% slower than the best config timed. What overlapping saves was timed by itself.
 What epilogues cost came otherwise: counts, not fits; `l2_inside`, `store_turn`, `turn`, `link`, `idle`, `contention`,
-`cluster`, `shallow` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many
+`cluster`, `short_ring` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many
 (`kgen.dsl.vector`).
 """
 
@@ -36,10 +36,6 @@ from kgen.tuning_db.machines import constants
 
 if TYPE_CHECKING:
     from kgen.ops.gemm.wgmma import WgmmaGemm
-
-
-#: Stages of 128 bytes along K of which more are no faster.
-_DEEP = 6
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     second: float  # what a second block costs a multiprocessor when both start
     idle: float  # what pingpong's second warpgroup costs that has no tile
     one_stage: float  # how much longer a kernel takes whose epilogue has one stage
-    shallow: float  # the part that it takes longer for each stage of 128 bytes along K, of `_DEEP`, that its ring lacks
+    short_ring: float  # the same, whose ring has three stages of 128 bytes along K
     in_flight: float = scaled_by("bandwidth")  # bytes that are under way at the most bandwidth
     kept: float = scaled_by("l2_bytes")  # bytes of an operand that L2 keeps from one wave of tiles to the next
     transpose_rate: float = scaled_by("bandwidth")  # bytes a second of such a copy
@@ -108,7 +104,7 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     memory = (_traffic(config, g, in_step, k) + moved) / reached
     found = around + maximum(computing, memory) + k.lesser * minimum(computing, memory)
     group = chosen(config.group, {8: 1.0, 1: 1.005}, 1.002) * where(config.raster == "m", 1.0, 1.001)
-    return found * _pipelined(config, problem, target) * group
+    return found * _between_equals(config, problem, target) * group
 
 
 def _contended(products: Vector, copies: Vector, k: WgmmaConstants) -> Vector:
@@ -205,11 +201,11 @@ def _partial(config: WgmmaGemm, target: Target) -> Vector:
 
 
 @of_class
-def _pipelined(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
-    """How much longer all takes by a ring of few stages, and by an epilogue of one, which hides less."""
+def _between_equals(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
+    """What decides between equals: one epilogue stage hides less, and so does a short ring."""
     k, size = constants(WgmmaConstants, target), config.view(problem).a.operand.dtype.bytes
-    missing = maximum(0, _DEEP - config.stages * config.BK * size // 128)
-    return (1 + k.shallow * missing) * where(config.epilogue_stages == 1, k.one_stage, 1.0)
+    ring = where(config.stages * config.BK * size <= 3 * 128, k.short_ring, 1.0)
+    return ring * where(config.epilogue_stages == 1, k.one_stage, 1.0)
 
 
 def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: Vector) -> Vector:
