@@ -12,7 +12,7 @@ from typing import Any
 from kgen.dsl.target import Target
 from kgen.dsl.version import VERSION
 from kgen.gpu import driver, telemetry
-from kgen.gpu.compile import toolchain
+from kgen.gpu.toolchain import toolchain
 
 
 def environment(device: int | None, target: Target) -> dict[str, Any]:

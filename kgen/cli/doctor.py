@@ -105,9 +105,9 @@ def _gpus() -> Finding:
 
 
 def _nvrtc() -> Finding:
-    from kgen.gpu.compile import toolchain
+    from kgen.gpu.toolchain import load
 
-    tools = toolchain()  # its errors say what to install
+    tools = load()  # its errors say what to install
     return Finding("NVRTC and headers", "ok", f"{tools.version}, {', '.join(tools.includes)}")
 
 

@@ -4,6 +4,7 @@
 - `KGEN_DATABASE`: SQLAlchemy URL of the tuning database, in place of the file in that folder.
 - `KGEN_WARM_CALLS`: "python", where C++ is not to make warm calls.
 - `CUDA_HOME`, `CUDA_PATH`: a CUDA toolkit, for its headers when pip has brought none.
+- `LD_LIBRARY_PATH`, `CONDA_PREFIX`: where others look for CUDA's libraries; read to see whether they changed.
 """
 
 from __future__ import annotations
@@ -68,3 +69,8 @@ def shown_database(where: str) -> str:
 def cuda_homes() -> tuple[Path, ...]:
     """The CUDA toolkits that CUDA_HOME and CUDA_PATH name, in this order."""
     return tuple(Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name))
+
+
+def library_folders() -> tuple[str, ...]:
+    """What else than Python's own packages decides which of CUDA's libraries are found."""
+    return tuple(os.environ.get(name, "") for name in ("LD_LIBRARY_PATH", "CONDA_PREFIX"))

@@ -15,7 +15,7 @@ from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.target import Target
 from kgen.dsl.version import VERSION
-from kgen.gpu import compile as compiler
+from kgen.gpu.toolchain import toolchain as nvrtc
 from kgen.tuning_db import ConfigText, GpuFacts, ProblemKey, Toolchain
 
 #: Raised when what a trial means changes: what is verified, how time is taken. What a config's kernel is, its source's digest
@@ -34,7 +34,7 @@ def gpu_facts(target: Target) -> GpuFacts:
 @functools.lru_cache(maxsize=1)
 def toolchain() -> Toolchain:
     """The NVRTC and the kgen in use. ToolchainError where NVRTC is missing."""
-    return Toolchain(compiler.toolchain().version, VERSION, SCHEMA)
+    return Toolchain(nvrtc().version, VERSION, SCHEMA)
 
 
 @functools.lru_cache(maxsize=64)

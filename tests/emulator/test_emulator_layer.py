@@ -11,7 +11,7 @@ import test_emulator_kernels as test_kernels
 
 from kgen.codegen.source import Source
 from kgen.emulator import build
-from kgen.gpu.compile import toolchain
+from kgen.gpu.toolchain import toolchain
 
 PTX = Path(build.__file__).parents[2] / "templates" / "ptx"
 EMULATED = tuple((Path(build.__file__).parent / "cpp").glob("ptx*.h"))

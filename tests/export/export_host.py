@@ -17,7 +17,7 @@ from kgen.codegen.render import declaration
 from kgen.codegen.settings import cuda_homes
 from kgen.export.interface import Interface
 from kgen.export.kernel import Kernel
-from kgen.gpu.compile import toolchain
+from kgen.gpu.toolchain import toolchain
 
 RUNTIME = """
 #include <cuda.h>

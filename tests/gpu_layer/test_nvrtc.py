@@ -9,7 +9,8 @@ from kgen.codegen.source import Source
 from kgen.dsl.errors import CompileError, ToolchainError
 from kgen.dsl.target import Arch
 from kgen.gpu import compile as module
-from kgen.gpu.compile import compile, parse_log, toolchain
+from kgen.gpu.compile import compile, parse_log
+from kgen.gpu.toolchain import load, toolchain
 
 ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"]
 
@@ -165,7 +166,7 @@ def test_line_information_is_optional():
 
 
 def test_a_header_that_is_gone_is_no_fault_of_the_kernel(monkeypatch):
-    bare = replace(module.toolchain(), includes=())
+    bare = replace(load(), includes=())
     monkeypatch.setattr(module, "toolchain", lambda: bare)
     with pytest.raises(ToolchainError, match=r"could not open source file \"cuda_fp16\.h\""):
         compile(source(f"#include <cuda_fp16.h>\n{ADD}", "add"), Arch(80))
@@ -174,41 +175,3 @@ def test_a_header_that_is_gone_is_no_fault_of_the_kernel(monkeypatch):
 def test_log_without_report():
     with pytest.raises(CompileError, match="no kernel k"):
         parse_log("", "k")
-
-
-@pytest.fixture
-def nowhere(monkeypatch, tmp_path):
-    """No headers but those a test makes under the folder returned."""
-    monkeypatch.setattr(module.sys, "path", [])
-    monkeypatch.setattr(module, "cuda_homes", tuple)
-    monkeypatch.setattr(module, "_TOOLKIT", tmp_path / "none")
-    return tmp_path
-
-
-def folder(where, *headers):
-    for header in headers:
-        (where / "include" / header).parent.mkdir(parents=True, exist_ok=True)
-        (where / "include" / header).touch()
-    return where
-
-
-def test_missing_headers_are_named(nowhere):
-    library = folder(nowhere / "cu13", "cuda_fp16.h", "mma.h") / "lib" / "libnvrtc.so"
-    with pytest.raises(
-        ToolchainError, match=r"crt/mma\.h was not found; pip install nvidia-cuda-runtime nvidia-cuda-crt"
-    ):
-        module._header_folders(library)
-
-
-def test_headers_may_lie_in_two_packages(nowhere, monkeypatch):
-    library = folder(nowhere / "nvidia" / "runtime", "cuda_fp16.h", "mma.h") / "lib" / "libnvrtc.so"
-    folder(nowhere / "nvidia" / "crt", "crt/mma.h")
-    monkeypatch.setattr(module.sys, "path", [str(nowhere)])
-    found = module._header_folders(library)
-    assert found == tuple(str(nowhere / "nvidia" / name / "include") for name in ("runtime", "crt"))
-
-
-def test_headers_of_a_toolkit(nowhere, monkeypatch):
-    home = folder(nowhere / "toolkit", "cuda_fp16.h", "mma.h", "crt/mma.h")
-    monkeypatch.setattr(module, "cuda_homes", lambda: (home,))
-    assert module._header_folders(None) == (str(home / "include"),)
