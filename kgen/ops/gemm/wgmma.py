@@ -307,9 +307,10 @@ class WgmmaGemm(WgmmaSizes):
     @pruning
     def large_clusters(self, problem: Problem, target: Target) -> bool:
         """clusters of more than two blocks share tiles whose rows begin inside lines, of which neighbours share less, or tiles of
-        64 rows and 64 to 128 columns, which take long to copy beside their products"""
-        narrow = (self.BM, self.BK, self.consumers) == (64, 64, 1) and 64 <= self.BN <= 128
-        return self.cluster_size <= 2 or narrow or any(self.inside_lines(self.view(problem)))
+        64 rows and 64 columns or more, which take long to copy beside their products; of 64 rows 128 columns at most"""
+        narrow = (self.BM, self.BK, self.consumers) == (64, 64, 1) and self.BN >= 64
+        shared = narrow or any(self.inside_lines(self.view(problem)))
+        return self.cluster_size <= 2 or (shared and (self.BM > 64 or self.BN <= 128))
 
     @pruning
     def parts_of_shared_tiles(self, problem: Problem, target: Target) -> bool:

@@ -4,8 +4,8 @@ The constants were fitted on an H200, then to both it and half of an H100's grid
 (docs/notes/gemm_wgmma.md): of all the 100 products of that grid the model's first is in the mean 2.9% slower than the best
 config timed, of the 160 of grid_kinds 2.4% (H200). What overlapping saves was timed by itself.
 What epilogues cost came otherwise: counts, not fits; `l2_inside`, `store_turn`, `turn`, `link`, `idle`, `contention`,
-`cluster`, `short_ring` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`, many
-(`kgen.dsl.vector`).
+`cluster`, `lacking_stage` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`,
+many (`kgen.dsl.vector`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kgen.dsl.machine import Constants, scaled_by
 from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import Problem
-from kgen.dsl.target import Target
+from kgen.dsl.target import RESERVED_SHARED, Target
 from kgen.dsl.vector import (
     Vector,
     anywhere,
@@ -37,6 +37,10 @@ from kgen.tuning_db.machines import constants
 
 if TYPE_CHECKING:
     from kgen.ops.gemm.wgmma import WgmmaGemm
+
+
+#: Stages of a ring of which more are no faster.
+_ENOUGH = 6
 
 
 @dataclass(frozen=True)
@@ -86,10 +90,10 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     lesser: float  # the part of products or memory that the longer of them does not hide
     contention: float  # how much longer steps take whose products and copies from L2 would take equally long alone
     cluster: float  # that a kernel takes longer for each block of its clusters, which wait for each other
-    second: float  # what a second block costs a multiprocessor when both start
+    second: float  # what room for a second block costs: both start, or the one has half a ring
     idle: float  # what pingpong's second warpgroup costs that has no tile
     one_stage: float  # how much longer a kernel takes whose epilogue has one stage
-    short_ring: float  # the same, whose ring has three stages of 128 bytes along K
+    lacking_stage: float  # the part that it takes longer for each stage of `_ENOUGH` that its ring lacks
     in_flight: float = scaled_by("bandwidth")  # bytes that are under way at the most bandwidth
     kept: float = scaled_by("l2_bytes")  # bytes of an operand that L2 keeps from one wave of tiles to the next
     transpose_rate: float = scaled_by("bandwidth")  # bytes a second of such a copy
@@ -105,7 +109,7 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     memory = (_traffic(config, g, in_step, k) + moved) / reached
     found = around + maximum(computing, memory) + k.lesser * minimum(computing, memory)
     group = chosen(config.group, {8: 1.0, 1: 1.005}, 1.002) * where(config.raster == "m", 1.0, 1.001)
-    return found * _between_equals(config, problem, target) * group
+    return found * _between_equals(config, target) * group
 
 
 def _contended(products: Vector, copies: Vector, k: WgmmaConstants) -> Vector:
@@ -159,13 +163,22 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
             beside = beside + k.transpose_start + moved / k.transpose_rate
     in_flight = workers * _under_way(config, problem)
     reached = target.bandwidth * k.memory * minimum(1.0, k.memory_alone + in_flight / k.in_flight)
-    around = k.start + k.latency + shared - where(config.pdl, k.overlap, 0.0)
+    around = (
+        k.start + k.latency + shared - where(config.pdl & _find_room(config, problem, target, workers), k.overlap, 0.0)
+    )
     # Blocks of a cluster lose what neighbours share without one: nothing where rows begin inside sectors.
     waiting = config.cluster_size * k.cluster * (1 - sum(config.inside_sectors(g)) / 2)
     around = around + where(config.cluster_size > 1, waiting, 0.0)
-    around = around + where(resident > 1, k.second, 0.0)
+    around = around + where(config.blocks_per_sm > 1, k.second, 0.0)
     around = around + where(config.pingpong & (rounds <= 1), k.idle, 0.0)
     return around, _step(config, problem, target, resident), steps, beside, reached, in_step, workers
+
+
+def _find_room(config: WgmmaGemm, problem: Problem, target: Target, workers: Vector) -> Vector:
+    """Whether the next kernel's blocks find room beside these, on multiprocessors of their own or on the same ones: where some of
+    them do not, nothing is saved, up to so many that all multiprocessors are busy and those wait for one another anyway."""
+    two_fit = 2 * (config.smem_bytes(problem) + RESERVED_SHARED) <= target.shared_per_sm
+    return two_fit | (2 * workers <= target.sm_count) | (workers >= 0.7 * target.sm_count)
 
 
 @of_class
@@ -202,11 +215,12 @@ def _partial(config: WgmmaGemm, target: Target) -> Vector:
 
 
 @of_class
-def _between_equals(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
-    """What decides between equals: one epilogue stage hides less, and so does a short ring."""
-    k, size = constants(WgmmaConstants, target), config.view(problem).a.operand.dtype.bytes
-    ring = where(config.stages * config.BK * size <= 3 * 128, k.short_ring, 1.0)
-    return ring * where(config.epilogue_stages == 1, k.one_stage, 1.0)
+def _between_equals(config: WgmmaGemm, target: Target) -> Vector:
+    """What decides between equals: one epilogue stage hides less, and so do few stages of the ring; half as much in pingpong,
+    where one warpgroup multiplies while the other one waits."""
+    k = constants(WgmmaConstants, target)
+    lacking = maximum(0, _ENOUGH - config.stages) * where(config.pingpong, 0.5, 1.0)
+    return (1 + k.lacking_stage * lacking) * where(config.epilogue_stages == 1, k.one_stage, 1.0)
 
 
 def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: Vector) -> Vector:
