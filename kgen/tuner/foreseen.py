@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
@@ -83,6 +83,8 @@ def _written(told: Mapping[int, Told]) -> bytes:
 
 
 _lines: dict[Hashable, _Line] = {}
+#: Graphs and targets whose classes are at hand, or soon.
+_at_hand: set[Hashable] = set()
 
 
 def first(schedule: type[Config], problem: NormalProblem, target: Target) -> tuple[Config, float]:
@@ -102,6 +104,9 @@ def first(schedule: type[Config], problem: NormalProblem, target: Target) -> tup
         if len(_lines) >= _MOST:
             _lines.clear()
         line = _lines[schedule, of, target] = _Line(schedule, found_on_disk(schedule, of, target))
+        if line.all_told is not None and (problem.graph.digest, target) not in _at_hand:
+            _at_hand.add((problem.graph.digest, target))
+            recorded.threads().submit(_ask_all, with_seconds, problem, target, (rows, *_FEW))
     told = line.at(rows)
     if told is None:
         at = with_rows(problem, rows)
@@ -157,7 +162,7 @@ def _foresee(line: _Line, schedule: type[Schedule], problem: NormalProblem, targ
     number of rows is asked."""
     try:
         _tell_all(line, schedule, problem, target, of)
-        _foresee_few(problem, target)
+        _ask_all(first, problem, target, _FEW)
     finally:
         line.begun = line.all_told is not None
 
@@ -186,15 +191,24 @@ def _of_class(schedule: type[Schedule], problem: NormalProblem, target: Target) 
     return {rows: one[0] for rows, one in zip(_ROWS, found) if one}
 
 
-def _foresee_few(problem: NormalProblem, target: Target) -> None:
-    """Has the classes of few rows known to all schedules: what no process has asked yet would take some ms of a call."""
-    for few in (with_rows(problem, rows) for rows in _FEW):
+def _ask_all(
+    ask: Callable[[type[Schedule], NormalProblem, Target], object],
+    problem: NormalProblem,
+    target: Target,
+    all_rows: Iterable[int],
+) -> None:
+    """Asks for the defaults of these numbers of rows by all schedules, so that their classes are at hand.
+
+    It would take some ms of a call to make them, where no process has asked yet, or to read them from disk, where all lines that
+    a process has asked for so far were told there.
+    """
+    for few in (with_rows(problem, rows) for rows in all_rows):
         for schedule in family_of(problem.graph).schedules:
             serves = schedule.recorded and schedule.target.runs_on(target.arch) and schedule.applies(few)
             if serves and schedule.worth_searching(few, target):
                 rest()
                 with contextlib.suppress(ConfigError):
-                    first(schedule, few, target)
+                    ask(schedule, few, target)
 
 
 def wait() -> None:

@@ -40,6 +40,7 @@ def nothing_foreseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def new_process(monkeypatch: pytest.MonkeyPatch, disk: dict[Any, bytes]) -> None:
     """A process that finds this on disk, and keeps there what it foresees."""
     monkeypatch.setattr(foreseen, "_lines", {})
+    monkeypatch.setattr(foreseen, "_at_hand", set())
     monkeypatch.setattr(foreseen, "found_on_disk", lambda *of: disk.get(of))
     monkeypatch.setattr(foreseen, "kept", lambda *of: disk.setdefault(of[:3], of[3]()))
 
@@ -111,6 +112,20 @@ def test_what_serves_few_rows_is_foreseen_too() -> None:
         first(kgen.WgmmaGemm, product(rows, 6144, 4096), H200)
     foreseen.wait()
     assert told(kgen.Gemv) == {2, 3, 4, 5, 6, 7, 8}
+
+
+def test_where_a_line_is_told_on_disk_the_classes_of_others_are_read_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk: dict[Any, bytes] = {}
+    new_process(monkeypatch, disk)
+    for rows in (777, 50):
+        first(kgen.WgmmaGemm, product(rows, 6144, 4096), H200)
+    foreseen.wait()
+    new_process(monkeypatch, disk)
+    monkeypatch.setattr(recorded, "_known", {})
+    first(kgen.WgmmaGemm, product(777, 6144, 4096), H200)
+    foreseen.wait()
+    for rows, schedule in ((300, kgen.WgmmaGemm), (7, kgen.WgmmaGemm), (7, kgen.Gemv)):
+        assert recorded._known[recorded.class_key(schedule, product(rows, 4096, 14336), H200)].found
 
 
 def test_one_number_of_rows_has_nothing_foreseen() -> None:
