@@ -2,7 +2,7 @@
 
 The constants were fitted on an H200, then to both it and half of an H100's grid, and changed since by hand
 (docs/notes/gemm_wgmma.md): of all the 100 products of that grid the model's first is in the mean 2.9% slower than the best
-config timed, of the 160 of grid_kinds 2.4% (H200). What overlapping saves was timed by itself.
+config timed, of the 160 of grid_kinds 1.8% (H200). What overlapping saves was timed by itself.
 What epilogues cost came otherwise: counts, not fits; `l2_inside`, `store_turn`, `turn`, `link`, `idle`, `contention`,
 `cluster`, `lacking_stage` and what begins with `gather` were set by hand. All of it takes one config or, of the same `swap_ab`,
 many (`kgen.dsl.vector`).
