@@ -109,7 +109,7 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     memory = (_traffic(config, g, in_step, k) + moved) / reached
     found = around + maximum(computing, memory) + k.lesser * minimum(computing, memory)
     group = chosen(config.group, {8: 1.0, 1: 1.005}, 1.002) * where(config.raster == "m", 1.0, 1.001)
-    return found * _between_equals(config, target) * group
+    return found * _by_few_stages(config, target) * group
 
 
 def _contended(products: Vector, copies: Vector, k: WgmmaConstants) -> Vector:
@@ -163,9 +163,8 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
             beside = beside + k.transpose_start + moved / k.transpose_rate
     in_flight = workers * _under_way(config, problem)
     reached = target.bandwidth * k.memory * minimum(1.0, k.memory_alone + in_flight / k.in_flight)
-    around = (
-        k.start + k.latency + shared - where(config.pdl & _find_room(config, problem, target, workers), k.overlap, 0.0)
-    )
+    early = _starts_early(config, problem, target, workers)
+    around = k.start + k.latency + shared - where(early, k.overlap, 0.0)
     # Blocks of a cluster lose what neighbours share without one: nothing where rows begin inside sectors.
     waiting = config.cluster_size * k.cluster * (1 - sum(config.inside_sectors(g)) / 2)
     around = around + where(config.cluster_size > 1, waiting, 0.0)
@@ -174,11 +173,12 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     return around, _step(config, problem, target, resident), steps, beside, reached, in_step, workers
 
 
-def _find_room(config: WgmmaGemm, problem: Problem, target: Target, workers: Vector) -> Vector:
-    """Whether the next kernel's blocks find room beside these, on multiprocessors of their own or on the same ones: where some of
-    them do not, nothing is saved, up to so many that all multiprocessors are busy and those wait for one another anyway."""
+def _starts_early(config: WgmmaGemm, problem: Problem, target: Target, workers: Vector) -> Vector:
+    """Whether it saves something that the next kernel starts early: all its blocks fit on the GPU beside these, on
+    multiprocessors that are free or two on one. It does, too, where these leave few multiprocessors free."""
     two_fit = 2 * (config.smem_bytes(problem) + RESERVED_SHARED) <= target.shared_per_sm
-    return two_fit | (2 * workers <= target.sm_count) | (workers >= 0.7 * target.sm_count)
+    room = two_fit | (2 * workers <= target.sm_count) | (workers >= 0.7 * target.sm_count)
+    return config.pdl & room
 
 
 @of_class
@@ -215,9 +215,9 @@ def _partial(config: WgmmaGemm, target: Target) -> Vector:
 
 
 @of_class
-def _between_equals(config: WgmmaGemm, target: Target) -> Vector:
-    """What decides between equals: one epilogue stage hides less, and so do few stages of the ring; half as much in pingpong,
-    where one warpgroup multiplies while the other one waits."""
+def _by_few_stages(config: WgmmaGemm, target: Target) -> Vector:
+    """How much longer all takes by few stages of the ring, half as much in pingpong, where one warpgroup multiplies while the
+    other one waits; and by one epilogue stage."""
     k = constants(WgmmaConstants, target)
     lacking = maximum(0, _ENOUGH - config.stages) * where(config.pingpong, 0.5, 1.0)
     return (1 + k.lacking_stage * lacking) * where(config.epilogue_stages == 1, k.one_stage, 1.0)
