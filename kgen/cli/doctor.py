@@ -105,9 +105,9 @@ def _gpus() -> Finding:
 
 
 def _nvrtc() -> Finding:
-    from kgen.gpu.toolchain import load
+    from kgen.gpu.toolchain import load_nvrtc
 
-    tools = load()  # its errors say what to install
+    tools = load_nvrtc()  # its errors say what to install
     return Finding("NVRTC and headers", "ok", f"{tools.version}, {', '.join(tools.includes)}")
 
 

@@ -16,7 +16,7 @@ from kgen.dsl.errors import CompileError, ToolchainError
 from kgen.dsl.target import Arch
 from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache, cache_key
-from kgen.gpu.toolchain import Toolchain, bindings, check, load, toolchain
+from kgen.gpu.toolchain import Toolchain, bindings, check, load_nvrtc, toolchain
 
 #: Results that are about the kernel's text; all others are about the machine: no memory, an option that NVRTC does not know.
 _KERNELS_FAULT = ("NVRTC_ERROR_COMPILATION", "NVRTC_ERROR_INTERNAL_ERROR")
@@ -34,7 +34,7 @@ def compile(source: Source, arch: Arch, *, cache: CubinCache | None = None, line
     key = _key(source, options, tools)
     found = cache.get(key) if cache else None
     if not found and not tools.loaded:
-        tools, remembered = load(), key
+        tools, remembered = load_nvrtc(), key
         key = _key(source, options, tools)
         found = cache.get(key) if cache and key != remembered else None
     if found:

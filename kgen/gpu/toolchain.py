@@ -41,15 +41,15 @@ class Toolchain:
 
 @functools.lru_cache(maxsize=1)
 def toolchain() -> Toolchain:
-    """The NVRTC in use: as remembered while its files are what they were, else as `load` finds it, with its errors.
+    """The NVRTC in use: as remembered while its files are what they were, else as `load_nvrtc` finds it, with its errors.
 
-    To load NVRTC takes 20 to 40 ms of a process's first call, which mostly finds its kernel compiled.
+    To load NVRTC takes 15 to 30 ms of a process's first call (docs/notes/search.md), which mostly finds its kernel compiled.
     """
-    return _remembered() or load()
+    return _remembered() or load_nvrtc()
 
 
 @functools.lru_cache(maxsize=1)
-def load() -> Toolchain:
+def load_nvrtc() -> Toolchain:
     """The NVRTC that is found now, loaded, and the folders of its headers. Raises ToolchainError when either is missing."""
     nvrtc = bindings()
     major, minor = check(nvrtc.nvrtcVersion())
@@ -82,7 +82,7 @@ def bindings() -> Any:
 
 
 def check(returned: tuple[Any, ...]) -> Any:
-    """The value, or values, of a call into NVRTC; raises ToolchainError when it failed."""
+    """The value of a call into NVRTC, or its values as a list; raises ToolchainError when it failed."""
     result, *values = returned
     if result != 0:
         raise ToolchainError(f"NVRTC failed with {result.name}; see kgen doctor")

@@ -16,7 +16,7 @@ from kgen.gpu import compile as module
 from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache, cache_key
 from kgen.gpu.compile import compile
-from kgen.gpu.toolchain import load
+from kgen.gpu.toolchain import load_nvrtc
 
 
 def binary(cubin: bytes = b"\x7fELF" + bytes(range(256))) -> Binary:
@@ -57,7 +57,7 @@ def test_the_key_sees_source_options_and_compiler(cache, monkeypatch):
     assert built(replace(add(), body=add().body + "// another\n"), Arch(80))
     assert not built(replace(add(), header="// another"), Arch(80))
     assert not built(add(), Arch(80))
-    other = replace(load(), identity="another compiler")
+    other = replace(load_nvrtc(), identity="another compiler")
     monkeypatch.setattr(module, "toolchain", lambda: other)
     assert built(add(), Arch(80))
 

@@ -10,7 +10,7 @@ from kgen.dsl.errors import CompileError, ToolchainError
 from kgen.dsl.target import Arch
 from kgen.gpu import compile as module
 from kgen.gpu.compile import compile, parse_log
-from kgen.gpu.toolchain import load, toolchain
+from kgen.gpu.toolchain import load_nvrtc, toolchain
 
 ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"]
 
@@ -166,7 +166,7 @@ def test_line_information_is_optional():
 
 
 def test_a_header_that_is_gone_is_no_fault_of_the_kernel(monkeypatch):
-    bare = replace(load(), includes=())
+    bare = replace(load_nvrtc(), includes=())
     monkeypatch.setattr(module, "toolchain", lambda: bare)
     with pytest.raises(ToolchainError, match=r"could not open source file \"cuda_fp16\.h\""):
         compile(source(f"#include <cuda_fp16.h>\n{ADD}", "add"), Arch(80))

@@ -11,7 +11,7 @@ from kgen.dsl.target import Arch
 from kgen.gpu import toolchain as module
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
-from kgen.gpu.toolchain import load, toolchain
+from kgen.gpu.toolchain import load_nvrtc, toolchain
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def processes(monkeypatch, tmp_path):
 
     def begin(nvrtc=True):
         toolchain.cache_clear()
-        load.cache_clear()
+        load_nvrtc.cache_clear()
         if not nvrtc:
             monkeypatch.setattr(module, "bindings", _missing)
 
