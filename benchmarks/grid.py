@@ -43,7 +43,7 @@ from kgen.ops.gemm import Gemv, SimtGemm, WgmmaGemm
 from kgen.tuner.build import build
 from kgen.tuner.columns import Table, scored
 from kgen.tuner.execute import Runner
-from kgen.tuner.race import Policy
+from kgen.tuner.race import Policy, Timing
 from kgen.tuner.ragged import symbols
 from kgen.tuner.timer import CudaClock, interleaved, is_warm, rotation
 from kgen.tuner.worker import opponent
@@ -134,7 +134,28 @@ class Kernels:
 
 def timed(product: Product, chosen: list[Schedule], kernels: Kernels, device: int) -> dict[str, Any]:
     """One product's entry in the file."""
-    problem = normalised(product.problem)
+    timings = times(normalised(product.problem), chosen, kernels, device, POLICY, beside_cublas=True)
+    seconds = {name: float(f"{timing.seconds:.5g}") for name, timing in timings.items()}
+    return {
+        "operator": product.operator,
+        "dtype": product.dtype,
+        "sizes": product.sizes,
+        "layouts": product.layouts,
+        "cublas": seconds.pop(CUBLAS, None),
+        "configs": seconds,
+        "out_of_race": [name for name, timing in timings.items() if "out_of_race" in timing.flags and name != CUBLAS],
+    }
+
+
+def times(
+    problem: NormalProblem,
+    chosen: list[Schedule],
+    kernels: Kernels,
+    device: int,
+    policy: Policy,
+    beside_cublas: bool = False,
+) -> dict[str, Timing]:
+    """What each config takes that was compiled, by its text; and cuBLAS, where it is to take turns with them."""
     size = sum(o.elements * o.dtype.bytes for o in problem.operands)
     count = rotation(size, kernels.target.l2_bytes, torch.cuda.mem_get_info(device)[0])
     sets = [make_operands(problem, "normal", i, f"cuda:{device}", guard=0) for i in range(count)]
@@ -147,27 +168,17 @@ def timed(product: Product, chosen: list[Schedule], kernels: Kernels, device: in
             launches[repr(config)] = lambda i, prepared=prepared: prepared[i](
                 stream=torch.cuda.current_stream(device).cuda_stream
             )
-    cublas = opponent(problem, sets)
+    cublas = opponent(problem, sets) if beside_cublas else None
     launches |= {CUBLAS: cublas} if cublas else {}
-    timings = interleaved(
+    return interleaved(
         launches,
         sets=count,
         device=device,
-        policy=POLICY,
+        policy=policy,
         keep=(CUBLAS,),
         warm_l2=is_warm(count, size, kernels.target.l2_bytes),
         clock=CudaClock(device, count),
     )
-    seconds = {name: float(f"{timing.seconds:.5g}") for name, timing in timings.items()}
-    return {
-        "operator": product.operator,
-        "dtype": product.dtype,
-        "sizes": product.sizes,
-        "layouts": product.layouts,
-        "cublas": seconds.pop(CUBLAS, None),
-        "configs": seconds,
-        "out_of_race": [name for name, timing in timings.items() if "out_of_race" in timing.flags and name != CUBLAS],
-    }
 
 
 def main() -> None:
@@ -211,12 +222,14 @@ def main() -> None:
                 break
             if len(found) % 10 == 0:
                 print(f"{len(found)} products, {time.monotonic() - begun:.0f} s", flush=True)
-                write(arguments.out, found, target, arguments.seed, arguments.commit)
-    write(arguments.out, found, target, arguments.seed, arguments.commit)
+                write(arguments.out, found, target, POLICY, arguments.seed, arguments.commit)
+    write(arguments.out, found, target, POLICY, arguments.seed, arguments.commit)
     print(f"wrote {arguments.out}: {len(found)} products, {sum(len(entry['configs']) for entry in found)} times")
 
 
-def write(out: Path, found: list[dict[str, Any]], target: Target, seed: int, commit: str | None) -> None:
+def write(
+    out: Path, found: list[dict[str, Any]], target: Target, policy: Policy, seed: int, commit: str | None
+) -> None:
     """The file, compressed."""
     data = {
         "format": FORMAT,
@@ -225,7 +238,7 @@ def write(out: Path, found: list[dict[str, Any]], target: Target, seed: int, com
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": commit or commit_of_tree(),
         "seed": seed,
-        "policy": str(POLICY),
+        "policy": str(policy),
         "problems": found,
     }
     out.write_bytes(gzip.compress((json.dumps(data) + "\n").encode(), mtime=0))

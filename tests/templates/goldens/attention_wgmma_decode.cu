@@ -619,6 +619,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -1059,7 +1068,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 1063 "attention_causal_lengths.cu"
+#line 1072 "attention_causal_lengths.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attention_causal_lengths(const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v,
                              const __nv_bfloat16* q, __nv_bfloat16* o, const int* lengths, int M, int N, int batches0,

@@ -327,12 +327,27 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
       if (i < remaining) v[i] = p[i];
   }
   return v;
+}
+
+// The same, where many threads have nothing left: they branch past the loads one by one.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_up_to(const T* p, long long remaining) {
+  return remaining > 0 ? load_vector<N, Load>(p, remaining) : Vector<T, N>();
 }
 
 // A store as any other.
@@ -403,7 +418,7 @@ __device__ __forceinline__ void finish(float r0_sum, float r1_sum, float& result
   result1 = r1_sum;
 }
 
-#line 407 "layer_norm_backward_weight.cu"
+#line 422 "layer_norm_backward_weight.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     layer_norm_backward_weight(const __half* dy, const __half* x, const float* mean, const float* rstd, float* out0,
                                float* out1, int n0, int n1, long long dy_s0, long long dy_s1, long long x_s0,
@@ -436,8 +451,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       left[i] = WHOLE ? PACK : row < end ? columns : 0;
-      dy_items[i] = load_vector<PACK, LoadNoAllocate>(dy + row * dy_s1, WHOLE ? PACK : left[i]);
-      x_items[i] = load_vector<PACK, LoadNoAllocate>(x + row * x_s1, WHOLE ? PACK : left[i]);
+      dy_items[i] = load_up_to<PACK, LoadNoAllocate>(dy + row * dy_s1, WHOLE ? PACK : left[i]);
+      x_items[i] = load_up_to<PACK, LoadNoAllocate>(x + row * x_s1, WHOLE ? PACK : left[i]);
       if (WHOLE || left[i] > 0) mean_items[i] = *(mean + row * mean_s1);
       if (WHOLE || left[i] > 0) rstd_items[i] = *(rstd + row * rstd_s1);
       row += step;

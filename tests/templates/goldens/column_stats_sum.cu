@@ -283,12 +283,27 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
       if (i < remaining) v[i] = p[i];
   }
   return v;
+}
+
+// The same, where many threads have nothing left: they branch past the loads one by one.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_up_to(const T* p, long long remaining) {
+  return remaining > 0 ? load_vector<N, Load>(p, remaining) : Vector<T, N>();
 }
 
 // A store as any other.
@@ -349,7 +364,7 @@ __device__ __forceinline__ void element(float x, float& result0) { result0 = x; 
 // The results, of what was accumulated.
 __device__ __forceinline__ void finish(float r0_sum, float& result0) { result0 = r0_sum; }
 
-#line 353 "column_sum.cu"
+#line 368 "column_sum.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     column_sum(const float* x, float* out, int n0, int n1, int n2, long long x_s0, long long x_s1, long long x_s2,
                long long out_s0, long long out_s1, float* r0_partials, int* counters) {
@@ -376,7 +391,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       left[i] = WHOLE ? PACK : row < end ? columns : 0;
-      x_items[i] = load_vector<PACK>(x + row * x_s2, WHOLE ? PACK : left[i]);
+      x_items[i] = load_up_to<PACK>(x + row * x_s2, WHOLE ? PACK : left[i]);
       row += step;
     }
   };

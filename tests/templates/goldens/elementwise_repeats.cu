@@ -154,6 +154,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -275,7 +284,7 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 x_halves,
   result0 = static_cast<__nv_bfloat16>(v5);
 }
 
-#line 279 "rope_computed.cu"
+#line 288 "rope_computed.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     rope_computed(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2, int n4,
                   long long row_vectors_inverse, long long groups_inverse, long long n1_inverse, int x_s0, int x_s1,

@@ -148,6 +148,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -243,7 +252,7 @@ __device__ __forceinline__ void compute(float x, float mean, float var, float we
   result0 = v5;
 }
 
-#line 247 "batch_norm.cu"
+#line 256 "batch_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     batch_norm(const float* x, const float* mean, const float* var, const float* weight, const float* bias, float* out,
                int n0, int n1, long long row_vectors_inverse, int x_s0, long long x_s1, int out_s0, float eps) {

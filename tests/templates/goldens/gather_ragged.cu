@@ -155,6 +155,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -186,7 +195,7 @@ __device__ __forceinline__ void compute(int i2, int size_S1, float past_at0, flo
   result0 = v1;
 }
 
-#line 190 "concat_sequence.cu"
+#line 199 "concat_sequence.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     concat_sequence(const float* past, const float* new_, float* out, int n0, int n1, int n2, int n3,
                     long long column_blocks_inverse, long long n2_inverse, long long n1_inverse, int past_s0,

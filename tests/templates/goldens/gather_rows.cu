@@ -187,6 +187,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -215,7 +224,7 @@ __device__ __forceinline__ void find0(long long ids_at0, long long& result0) { r
 // The operator, for one element.
 __device__ __forceinline__ void compute(__half table_at0, __half& result0) { result0 = table_at0; }
 
-#line 219 "embedding.cu"
+#line 228 "embedding.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     embedding(const __half* table, const long long* ids, __half* out, int n0, int n1, long long column_blocks_inverse,
               int table_s0, int out_s0, int size_V) {

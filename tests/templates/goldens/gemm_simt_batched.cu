@@ -214,6 +214,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -269,7 +278,7 @@ using TileB = Tile<double, BN, BK, false, 1>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(double sum, double& result0) { result0 = sum; }
 
-#line 273 "dgemm.cu"
+#line 282 "dgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     dgemm(const double* a, const double* b, double* out, int M, int N, int K, int batches0, long long a_sk,
           long long a_sb0, long long b_sn, long long b_sb0, long long out_sm, long long out_sb0) {

@@ -270,6 +270,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -278,13 +287,19 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// The same, where many threads have nothing left: they branch past the loads one by one.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_up_to(const T* p, long long remaining) {
+  return remaining > 0 ? load_vector<N, Load>(p, remaining) : Vector<T, N>();
+}
+
 using State = RowState<SumState<long long>>;
 using Batches = RowBatch<ByteSumBatch>;
 
 // The results, of what was accumulated.
 __device__ __forceinline__ void finish(long long r0_sum, long long& result0) { result0 = r0_sum; }
 
-#line 288 "idot.cu"
+#line 303 "idot.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     idot(const signed char* a, const signed char* b, long long* out, long long n0, long long a_s0, long long b_s0,
          long long* r0_partials, int* counters) {
@@ -305,8 +320,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < ITEMS; ++i) {
       const long long column = static_cast<long long>(vector + i * step) * PACK;
       left[i] = WHOLE ? PACK : static_cast<int>(max(0LL, min(static_cast<long long>(PACK), n0 - column)));
-      a_items[i] = load_vector<PACK>(a + column, WHOLE ? PACK : left[i]);
-      b_items[i] = load_vector<PACK>(b + column, WHOLE ? PACK : left[i]);
+      a_items[i] = load_up_to<PACK>(a + column, WHOLE ? PACK : left[i]);
+      b_items[i] = load_up_to<PACK>(b + column, WHOLE ? PACK : left[i]);
     }
   };
   const auto add = [&](auto whole) {

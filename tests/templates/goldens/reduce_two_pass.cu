@@ -347,12 +347,27 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
       if (i < remaining) v[i] = p[i];
   }
   return v;
+}
+
+// The same, where many threads have nothing left: they branch past the loads one by one.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_up_to(const T* p, long long remaining) {
+  return remaining > 0 ? load_vector<N, Load>(p, remaining) : Vector<T, N>();
 }
 
 // The elements of a vector as numbers of type To.
@@ -371,7 +386,7 @@ __device__ __forceinline__ void element(float x, float& result0) { result0 = x; 
 // The results, of what was accumulated.
 __device__ __forceinline__ void finish(long long r0_index, long long& result0) { result0 = r0_index; }
 
-#line 375 "reduce_argmax.cu"
+#line 390 "reduce_argmax.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     reduce_argmax(const float* x, long long* out, long long n0, long long x_s0, float* r0_partials, int* r0_at_partials,
                   int* counters) {
@@ -391,7 +406,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     for (int i = 0; i < ITEMS; ++i) {
       const long long column = static_cast<long long>(vector + i * step) * PACK;
       left[i] = WHOLE ? PACK : static_cast<int>(max(0LL, min(static_cast<long long>(PACK), n0 - column)));
-      x_items[i] = load_vector<PACK>(x + column, WHOLE ? PACK : left[i]);
+      x_items[i] = load_up_to<PACK>(x + column, WHOLE ? PACK : left[i]);
     }
   };
   const auto add = [&](auto whole) {
@@ -400,6 +415,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     batches.begin(state);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
+      if (!WHOLE && left[i] <= 0) continue;
       float x_wide[PACK];
       widen(x_wide, x_items[i]);
 #pragma unroll

@@ -313,6 +313,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -465,7 +474,7 @@ __device__ __forceinline__ void finish(float dy, float weight, float mean0, floa
   result0 = v6;
 }
 
-#line 469 "layer_norm_backward.cu"
+#line 478 "layer_norm_backward.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
     layer_norm_backward(const float* dy, const float* x, const float* weight, const float* mean, const float* rstd,
                         float* out, int n0, int n1, long long dy_s0, long long x_s0, long long mean_s0,

@@ -367,6 +367,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -527,7 +536,7 @@ __device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, 
   result0 = static_cast<__nv_bfloat16>(v4);
 }
 
-#line 531 "scale_mask_softmax.cu"
+#line 540 "scale_mask_softmax.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2)
     scale_mask_softmax(const __nv_bfloat16* x, const bool* mask, __nv_bfloat16* out, int n0, int n1, long long x_s0,
                        long long mask_s0, long long out_s0, float scale) {

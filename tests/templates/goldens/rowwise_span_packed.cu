@@ -222,6 +222,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -389,7 +398,7 @@ __device__ __forceinline__ void finish(__half x, float mean0, float mean1, float
   result0 = static_cast<__half>(v5);
 }
 
-#line 393 "layer_norm.cu"
+#line 402 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];

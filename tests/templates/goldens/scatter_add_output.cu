@@ -146,6 +146,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -200,7 +209,7 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
   for (int i = 0; i < PACK / 2; ++i) words[i] = reinterpret_cast<const unsigned*>(v.access)[i];
   ptx::red_add_f16x2<PACK / 2>(p, words);
 }
-#line 204 "index_add.cu"
+#line 213 "index_add.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     index_add(const __half* x, const long long* ids, const __half* source, __half* out, int* grid_barrier, int m0,
               int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, float alpha) {

@@ -160,6 +160,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -204,7 +213,7 @@ __device__ __forceinline__ void compute(float total, __nv_bfloat16& result0) {
 
 // Adds a vector of sums.
 __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) { ptx::red_add_f32<PACK>(p, sums); }
-#line 208 "embedding_backward.cu"
+#line 217 "embedding_backward.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     embedding_backward(const __nv_bfloat16* dy, const long long* ids, __nv_bfloat16* out, float* sums,
                        int* grid_barrier, int m0, int m1, int n0, int n1, long long dy_s0, long long out_s0,

@@ -191,6 +191,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
       v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else if constexpr (sizeof(T) < 4 && sizeof(v) >= 4) {
+    // In words: else whole vectors, too, would be taken apart here, and each load be waited for before the next.
+    const auto* elements = reinterpret_cast<const typename Bits<sizeof(T)>::Type*>(p);
+    unsigned words[sizeof(v) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) words[i * sizeof(T) / 4] |= static_cast<unsigned>(elements[i]) << i * sizeof(T) % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(v) / 4); ++i) reinterpret_cast<unsigned*>(v.access)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -358,7 +367,7 @@ struct StoreUnsplit {
 // The operator, for one element.
 __device__ __forceinline__ void compute(__nv_bfloat16 x_transposed, __nv_bfloat16& result0) { result0 = x_transposed; }
 
-#line 362 "transpose.cu"
+#line 371 "transpose.cu"
 using Tile_x_transposed = TransposedTile<__nv_bfloat16, ROWS, COLUMNS + HALO, IN, true, 164, THREADS>;
 using Output_out = UnitPartOutput<__nv_bfloat16, OUT, StoreUnsplit>;
 using Tiles = GridStride<1>;
