@@ -30,7 +30,7 @@ from kgen.dsl.target import Target
 from kgen.dsl.types import DType, bf16, dtype_var, f16, f32, f64, i64
 from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, where
 from kgen.ops.common import axes, row_state
-from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule, bytes_in_flight
+from kgen.ops.common.memory_bound import LINE, LOADS, STORES, VectorSchedule, bytes_in_flight
 from kgen.ops.rowwise.access import Access, Reached
 from kgen.ops.rowwise.kernel import accesses
 from kgen.ops.rowwise.plan import full_shape, has_full_shape
@@ -150,10 +150,12 @@ class Context:
 
 @dataclass(frozen=True)
 class ScanConstants(Constants, model="scan"):
-    """Times in seconds; the last four are instructions."""
+    """Times in seconds, `line` in clocks; the last four are instructions."""
 
     start: float
     memory: float  # the share of the bandwidth that is reached
+    narrow: float  # how much longer it takes for each halving of a vector of 16 bytes
+    line: float  # of a line that a warp's access touches
     latency: float  # for which an SM's share of the bandwidth is to be under way
     threads: float  # the share of an SM's threads that are there
     tile: float  # of a row's tile, which waits for the one before
@@ -169,6 +171,7 @@ class Scan(VectorSchedule):
     """Tiles of a row one after the other, each read and written once."""
 
     template = "scan.cu.j2"
+    model = ScanConstants
     by_class = ("threads",)
     techniques = {
         "single elements": {"pack": 1, "vectors": 1},
@@ -312,8 +315,9 @@ class Scan(VectorSchedule):
         flight = (
             resident * self.pack * self.vectors * _input_bytes(problem) / maximum(1.0, tiles * tile / max(length, 1))
         )
-        flow = target.bandwidth * k.memory * minimum(1.0, flight / bytes_in_flight(target, k.latency))
-        flow = flow * minimum(1.0, 0.5 + self.pack / 8)
+        enough = flight / bytes_in_flight(target, k.latency)
+        flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
+        flow = flow / (1 + k.narrow * log2(16 / minimum(16, self.pack * _input_bytes(problem))))
         waves = maximum(1.0, 32 * warps / (target.sm_count * target.max_threads_per_sm * k.threads))
         several = self.row_threads > 32
         latency = k.tile + k.element * self.vectors * self.pack + where(several, k.barrier, 0.0)
@@ -322,7 +326,23 @@ class Scan(VectorSchedule):
         shuffles = shuffles + where(several, k.barrier_instructions, 0.0)
         instructions = warps * tiles * (self.pack * self.vectors * work + shuffles)
         issued = instructions / (4 * target.sm_count * target.clock_hz * minimum(1.0, resident / 512))
-        return k.start + maximum(problem.bytes / maximum(flow, 1.0), issued, tiles * latency * waves)
+        parts = (
+            problem.bytes / maximum(flow, 1.0),
+            issued,
+            self._lines(problem, warps * tiles, target),
+            tiles * latency * waves,
+        )
+        return k.start + sum(part**4 for part in parts) ** 0.25
+
+    def _lines(self, problem: Problem, tiles: Vector, target: Target) -> Vector:
+        """Seconds for the lines that warps touch in so many tiles: the rows of a warp lie apart, but short ones share lines."""
+        k, length = constants(ScanConstants, target), max(problem.leading[-1], 1)
+        rows = 32 / minimum(32, self.row_threads)
+        found: Vector = 0.0
+        for a, _ in _along(problem):
+            stretch = minimum(self.row_threads, 32) * self.pack * a.bytes / LINE
+            found = found + maximum(1.0, minimum(rows * (stretch + 1), rows * length * a.bytes / LINE))
+        return tiles * self.vectors * found * k.line / (target.sm_count * target.clock_hz)
 
 
 class _Writer:

@@ -270,11 +270,22 @@ def test_columns_that_many_blocks_share(rows: int, columns: int, pack: int) -> N
     assert torch.equal(out, x.sum(0))
 
 
-def test_blocks_of_narrow_columns_are_large() -> None:
-    graph = operator("column_sum").graph({"x": f16})
-    narrow, wide = (ColumnStats.default(dense(graph, {"M": 100003, "N": n}), H200) for n in (100, 4096))
-    assert (narrow.threads, narrow.items) == (1024, 16)
-    assert wide.threads == 256
+@pytest.mark.parametrize("elements", [1000, 8178, 16000])
+def test_one_block_does_without_others_where_it_may(elements: int) -> None:
+    config = Reduce.default(problem := huge("norm", f32, n=elements), H200)
+    assert config.source(problem).bind({**config.symbols(problem), "SM_COUNT": 132}).grid == (1, 1, 1)
+
+
+def test_threads_of_few_rows_have_few_in_flight() -> None:
+    graph = operator("column_sum").graph({"x": f32})
+    for rows in (2, 5):
+        assert ColumnStats.default(dense(graph, {"M": rows, "N": 153523}), H200).items <= 2 * rows
+
+
+def test_a_row_by_itself_has_threads_side_by_side() -> None:
+    problem = dense(operator("column_max").graph({"x": f16}), {"M": 1, "N": 11691})
+    assert ColumnStats.worth_searching(problem, H200)
+    assert not ChannelStats.worth_searching(problem, H200)
 
 
 @pytest.mark.parametrize("kind", ["reduce", "columns", "channels"])

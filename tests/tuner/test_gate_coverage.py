@@ -136,7 +136,8 @@ UNREACHED = (
     # Of a vector that a gemv's K ends in: of rows that are padded alone (tests/templates/gemv_cases.py has them), since dense
     # ones that are aligned end with a vector.
     r"for \(int i = 0; i < N; \+\+i\)$",
-    r"if \(i < remaining\) v\[i\] = p\[i\];",
+    r"if \(i < remaining\) words\[i \* sizeof\(T\) / 4\] \|= .*;",
+    r"for .* reinterpret_cast<unsigned\*>\(v\.access\)\[i\] = words\[i\];",
 )
 
 

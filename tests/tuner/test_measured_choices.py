@@ -1,4 +1,4 @@
-"""What the model of gemm_wgmma chooses first, of configs that GPUs have timed; and of its terms those that single times show."""
+"""What models choose first, of configs that GPUs have timed; and of gemm_wgmma's terms those that single times show."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 import kgen
 from kgen.cli.trials import by_model, of_grid
 from kgen.dsl.family import normalised
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.target import TARGETS
 from kgen.ops.gemm.wgmma_model import WgmmaConstants
+from kgen.ops.reduction.schedule import ReductionConstants
+from kgen.ops.scan import ScanConstants
 from kgen.tuner.best import best
-from kgen.tuner.fit import regret
+from kgen.tuner.fit import Measurement, regret
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 H200 = TARGETS["H200"]
@@ -36,6 +39,20 @@ def test_the_first_choice_is_near_the_best_that_was_timed(grid: str, gpu: str, m
     assert told.first[0] < mean
     assert told.first[1] < tenth
     assert told.of_four[0] < told.first[0]
+
+
+@pytest.mark.parametrize(("model", "mean", "tenth"), [(ReductionConstants, 0.055, 0.15), (ScanConstants, 0.032, 0.075)])
+def test_so_is_that_of_reductions_and_scans(model: type[Constants], mean: float, tenth: float) -> None:
+    measured = by_model(of_grid(RESULTS / "h200/grid_reductions.json.gz", "H200"))[model]
+    searched = [
+        Measurement(m.problem, {c: s for c, s in m.times.items() if c in type(c).shortlist(m.problem, H200)})
+        for m in measured
+    ]
+    told = regret([m for m in searched if len(m.times) > 1], H200)
+    assert told.problems >= 33
+    assert told.first[0] < mean
+    assert told.first[1] < tenth
+    assert told.of_four[0] < 0.02
 
 
 def product(m: int, n: int, k: int) -> NormalProblem:

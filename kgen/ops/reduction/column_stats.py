@@ -20,14 +20,18 @@ from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.size import maximum as largest
 from kgen.dsl.size import minimum as least
 from kgen.dsl.target import Target
-from kgen.dsl.vector import Vector, at_least, at_most, ceil_div, floor, log2, maximum, minimum, where
+from kgen.dsl.vector import Vector, ceil_div, floor, log2, maximum, minimum, where
 from kgen.ops.common.axes import dims
+from kgen.ops.common.memory_bound import LINE, SECTOR
 from kgen.ops.common.sizes import distinct, fill
-from kgen.ops.reduction.kernel import Accumulation, product, state_words
+from kgen.ops.reduction.kernel import Accumulation, product
 from kgen.ops.reduction.plan import View, normalise, reductions_of, view
 from kgen.ops.reduction.reduce import TECHNIQUES, InnerSchedule
 from kgen.ops.reduction.schedule import ReductionConstants, ReductionSchedule
 from kgen.tuning_db.machines import constants
+
+#: Bytes that device memory has in a row of one of its banks.
+PAGE = 1024
 
 
 def matches(graph: Graph) -> bool:
@@ -105,7 +109,8 @@ class ColumnStats(ReductionSchedule):
     @classmethod
     def worth_searching(cls, problem: Problem, target: Target) -> bool:
         """columns that lie side by side are read by vectors"""
-        return any(a.kind == "vector" and not a.fixed for a in cls.accesses(problem))
+        one_row = view(problem).length == 1
+        return any(a.kind == "vector" and (one_row or not a.fixed) for a in cls.accesses(problem))
 
     @classmethod
     def inner(cls, v: View) -> int:
@@ -113,20 +118,8 @@ class ColumnStats(ReductionSchedule):
 
     @classmethod
     def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
-        """256 threads, or more of fewer blocks."""
-        return cls.where(threads=(64, 256, 512, 1024), blocks_per_sm=(4, 1, 2, 8))
-
-    def shared_out(self, problem: Problem) -> Vector:
-        """Two warps side by side; with few rows more of them. Where hundreds of blocks share a tile, large ones leave the last of
-        them fewer states."""
-        v = view(problem)
-        powers = tuple(2**i for i in range(9))
-        across = at_least(ceil_div(max(v.sizes[v.kept - 1], 1), self.pack), powers, 256)
-        lanes = minimum(across, max(64, 256 // at_least(max(v.length, 1), powers, 256)))
-        many = (v.outputs <= 4 * lanes * self.pack) & (self.threads * self.blocks_per_sm >= 1024)
-        plain = (self.threads == 256) & (self.blocks_per_sm > 1)
-        large = (self.threads > 256) & (self.threads * self.blocks_per_sm <= 2048) & many
-        return (self.lanes == lanes) & (plain | (large & ((self.threads == 512) | (self.blocks_per_sm == 1))))
+        """64 threads, 256, or more of fewer blocks."""
+        return cls.where(pack=cls.packs(problem), threads=(64, 256, 512, 1024), blocks_per_sm=(4, 1, 2, 8))
 
     @property
     def states(self) -> int:
@@ -148,36 +141,32 @@ class ColumnStats(ReductionSchedule):
         return 0 if self.threads == self.lanes else self.threads // 2 * self.pack * made.packed_bytes
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
-        """The time of all blocks, see `seconds`, in which the groups of a block combine their states, and of the last blocks,
-        which add up the states of a tile.
-
-        What a tile reads of a row should be 512 bytes or more.
-        """
-        v = view(problem)
-        found = self.accesses(problem)
-        row = self.row(problem)
+        """See `seconds`. The groups of a block combine their states, the last block of a tile those of all others."""
+        v, k = view(problem), constants(ReductionConstants, target)
+        found, row = self.accesses(problem), self.row(problem)
         columns, groups = max(v.sizes[v.kept - 1], 1), self.threads // self.lanes
         width = self.lanes * self.pack
         tiles = ceil_div(columns, width) * max(1, v.outputs // columns)
         share = floor(target.sm_count * self.blocks_per_sm / tiles)
         share = maximum(1, minimum(ceil_div(v.length, groups), share))
-        blocks = tiles * share
-        per_thread = max(v.length, 1) / (share * groups)
-        used = columns / (ceil_div(columns, width) * width)
-        flow = self.in_flight(problem, blocks, minimum(self.items, per_thread) * self.pack * row * used, target)
         widest = max((a.dtype.bytes for a in found if a.kind == "vector"), default=0)
         if widest:
             dense = (columns <= width) & all(v.strides[o.name][-1] in (0, columns) for o in problem.inputs)
-            beside = width * widest
-            beside = minimum(1.0, 0.5 + beside / 256, 0.98 + beside / 51200)
-            flow = flow * minimum(1.0, 0.5 + self.pack * widest / 32) * where(dense, 1.0, beside)
+            # Of a row that others go on with, L2 hands out sectors, one more where it does not begin with one; all of it at most.
+            beside = minimum(width, columns) * widest
+            begins = (columns * widest % SECTOR == 0) & (beside % SECTOR == 0)
+            sectors = ceil_div(beside, SECTOR) + where(begins, 0, 1)
+            used = where(dense, 1.0, beside / minimum(sectors * SECTOR, columns * widest))
+            reached = minimum(1 / (1 + k.narrow * log2(16 / minimum(16, self.pack * widest))), k.sectors * used)
+            short = 1 + k.lines * (1 - minimum(1.0, beside / LINE)) + k.pages * (1 - minimum(1.0, beside / PAGE))
+            reached = reached / where(dense, 1.0, short)
         else:
-            flow = flow * 0.12
-        words = self.pack * state_words(problem)
-        rounds = log2(maximum(groups, 2))
-        k = constants(ReductionConstants, target)
-        left = where(share > 1, (share / groups + rounds) * words * k.word, 0.0)
-        return self.seconds(problem, target, row, blocks, per_thread, flow, used) + rounds * k.round + left
+            reached = k.strided
+        combined = self.combined(problem, self.pack, k)
+        combining = log2(groups) * (k.round + combined)
+        left = where(share > 1, share / groups * combined, 0.0)
+        per_thread = max(v.length, 1) / (share * groups)
+        return left + self.seconds(problem, target, row, tiles * share, share, per_thread, reached, combining)
 
 
 class ChannelStats(InnerSchedule):
@@ -195,9 +184,9 @@ class ChannelStats(InnerSchedule):
         return view(problem).kept == 0 or not ColumnStats.worth_searching(problem, target)
 
     @classmethod
-    def threads_of_a_block(cls, problem: Problem, elements: Vector) -> Vector:
-        """As many as have something to do for one result, at most 256."""
-        return at_most(view(problem).length // elements, (32, 64, 128, 256), 32)
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """32 to 256 threads."""
+        return cls.where(pack=cls.packs(problem), threads=(32, 64, 128, 256))
 
 
 family = register_family(Family("column_stats", (ColumnStats, ChannelStats), matches, normalise, dims, suites))

@@ -169,7 +169,7 @@ def instructions(problem: Problem, accesses: Sequence[Access], pack: int, bytes_
         n.op not in ("input", "scalar", "const", "cast") for n in walk(tuple(r.value for r in made.reductions))
     )
     widened = sum({1: 1.5, 2: 1.0}.get(a.dtype.bytes, 0.0) for a in accesses if a.kind != "broadcast" and not a.fixed)
-    loads = sum(4.0 / pack if a.kind == "vector" else 6.0 for a in accesses if a.kind != "broadcast" and not a.fixed)
+    loads = sum(6.0 if a.kind == "strided" else 4.0 / pack for a in accesses if not a.fixed)
     wide = 2.0 if any(r.dtype.bits == 64 for r in made.reductions) else 1.0
     return loads + widened + wide * (computed + sum(_INSTRUCTIONS[r.kind] for r in made.reductions))
 

@@ -20,7 +20,7 @@ from kgen.dsl.size import maximum as largest
 from kgen.dsl.size import minimum as least
 from kgen.dsl.target import Target
 from kgen.dsl.types import i32, i64
-from kgen.dsl.vector import Vector, ceil_div, chosen, floor, maximum, minimum, where
+from kgen.dsl.vector import Vector, ceil_div, chosen, floor, log2, maximum, minimum, where
 from kgen.ops.common.axes import dims
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product
@@ -61,6 +61,7 @@ class InnerSchedule(ReductionSchedule):
     """What the schedules have in common that reduce along the inner axis."""
 
     template = "reduce.cu.j2"
+    version = 2  # a block has as many vectors as its threads have in flight
 
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
     items = choice(1, 2, 4, 8)  # vectors a thread has in flight
@@ -102,19 +103,6 @@ class InnerSchedule(ReductionSchedule):
     def inner(cls, v: View) -> int:
         return len(v.sizes) - 1
 
-    def shared_out(self, problem: Problem) -> Vector:
-        """64 KB in flight a multiprocessor."""
-        elements = self.pack * self.items
-        enough = 65536 // (elements * self.row(problem))
-        threads = self.threads * self.blocks_per_sm
-        fits = (minimum(512, enough) <= threads) & (threads <= maximum(1024, enough))
-        return fits & (self.threads == self.threads_of_a_block(problem, elements))
-
-    @classmethod
-    def threads_of_a_block(cls, problem: Problem, elements: Vector) -> Vector:
-        """Threads of a block, of which each takes so many elements at a time."""
-        return 256
-
     def narrow_limits(self, problem: Problem) -> tuple[Limit, ...]:
         v, made = view(problem), reductions_of(problem.graph)
         assert made is not None
@@ -128,7 +116,7 @@ class InnerSchedule(ReductionSchedule):
         vectors = ceil_div_size(Dim(f"n{inner}"), self.pack) * product(v, v.kept, inner)
         results, most = product(v, 0, v.kept), SM_COUNT * self.blocks_per_sm
         each = most // largest(results, 1) if v.kept else most
-        return results, largest(1, least(ceil_div_size(vectors, self.threads), each))
+        return results, largest(1, least(ceil_div_size(vectors, self.threads * self.items), each))
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         v = view(problem)
@@ -148,26 +136,24 @@ class InnerSchedule(ReductionSchedule):
         return bool(self.finish == "two_pass")
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
-        """The time of all blocks, see `seconds`, and a little for each of them."""
-        v = view(problem)
+        """See `seconds`. A block has as many vectors as its threads have in flight, where there are enough."""
+        v, k = view(problem), constants(ReductionConstants, target)
         found = self.accesses(problem)
         row = sum(a.dtype.bytes for a in found if not a.fixed) or 1
         results = max(1, v.outputs)
         vectors = maximum(1, ceil_div(v.length, self.pack))
         each = floor(target.sm_count * self.blocks_per_sm / results)
-        share = maximum(1, minimum(ceil_div(vectors, self.threads), each))
-        blocks = share * results
-        per_thread = vectors / (share * self.threads)
-        flow = self.in_flight(problem, blocks, minimum(self.items, per_thread) * self.pack * row, target)
+        share = maximum(1, minimum(ceil_div(vectors, self.threads * self.items), each))
         vectored = any(a.kind == "vector" for a in found)
-        flow = flow * (minimum(1.0, 0.5 + self.pack * row / 32) if vectored else 0.12)
-        k = constants(ReductionConstants, target)
-        met = chosen(self.within, {"sequential": k.sequential, "interleaved": k.interleaved}, 0.0)
+        reached = 1 / (1 + k.narrow * log2(16 / minimum(16, self.pack * row))) if vectored else k.strided
+        combining = log2(self.threads) * (k.shuffle + self.combined(problem, 2, k))  # sums are f64
+        combining = combining + chosen(self.within, {"sequential": k.sequential, "interleaved": k.interleaved}, 0.0)
         finished = where(
             self.finish == "atomic", k.atomic * share, where(self.finish == "two_pass", k.grid_barrier, 0.0)
         )
-        combining = met + where(share > 1, finished, 0.0)
-        return self.seconds(problem, target, row, blocks, per_thread, flow) + k.block * blocks + combining
+        per_thread = vectors / (share * self.threads)
+        seconds = self.seconds(problem, target, row, share * results, share, per_thread, reached, combining)
+        return seconds + where(share > 1, finished, 0.0)
 
 
 class Reduce(InnerSchedule):
@@ -177,8 +163,8 @@ class Reduce(InnerSchedule):
 
     @classmethod
     def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
-        """256 threads."""
-        return cls.where(threads=256)
+        """256 threads; or more, of which one block may do without others."""
+        return cls.where(pack=cls.packs(problem), threads=(256, 512, 1024))
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:

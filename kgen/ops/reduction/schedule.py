@@ -13,8 +13,8 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Size
 from kgen.dsl.target import Target
 from kgen.dsl.types import i32
-from kgen.dsl.vector import Vector, ceil, ceil_div, each, floor, log2, maximum, minimum, negated, of_class, where
-from kgen.ops.common.memory_bound import LOADS, VectorSchedule, bytes_in_flight
+from kgen.dsl.vector import Vector, ceil, ceil_div, each, floor, log2, maximum, minimum, of_class, where
+from kgen.ops.common.memory_bound import LOADS, VectorSchedule
 from kgen.ops.reduction.kernel import (
     LARGEST,
     Access,
@@ -46,22 +46,33 @@ class Context:
 
 @dataclass(frozen=True)
 class ReductionConstants(Constants, model="reduction"):
-    """Times in seconds."""
+    """Times in seconds; `item` in instructions, `serial` in clocks."""
 
-    start: float  # a launch and the last block
+    start: float  # a launch and the end of its blocks
     wave: float  # each wave of blocks but the first
-    memory: float  # the share of the bandwidth that is reached
-    lasting: float  # of the bandwidth, to loads that do not stay in L1
-    latency: float  # for which an SM's share of the bandwidth is to be under way
+    memory: float  # the share of the bandwidth that vectors of 16 bytes reach
+    narrow: float  # how much longer it takes for each halving of these vectors
+    strided: float  # the share of the bandwidth that single elements reach which lie apart
+    sectors: float  # the share that L2 hands out, whole sectors of 32 bytes
+    lines: float  # how much longer a row takes of which a tile reads less than a line, at most
+    pages: float  # the same, less than a row of a bank of memory
+    latency: float  # of the vectors that a thread has in flight
+    arriving: float  # bytes a clock that a multiprocessor receives
     issue: float  # the share of the CUDA cores' rate
+    serial: float  # of an instruction of a thread by itself
+    item: float  # a vector's place in what a thread has in flight, used or not
     lesser: float  # the part of the shorter of memory and instructions that the longer does not hide
+    block: float  # each block's launch
+    shuffle: float  # a step of shuffles, by which the threads of a block combine their states
+    round: float  # a step of it through shared memory, where threads have columns
+    word: float  # a word of the states in such a step
+    moments: float  # the same, of moments, which divide
     sequential: float  # of a block whose threads meet in shared memory, by addresses in sequence
     interleaved: float
+    meeting: float  # blocks of one result: what they leave, count, and what the last one reads
+    more: float  # the same, for each doubling of them
     atomic: float  # of a block that adds to the result
     grid_barrier: float
-    block: float
-    round: float  # of two groups of a block
-    word: float  # of a word of a state that the last blocks add
 
 
 class ReductionSchedule(VectorSchedule):
@@ -72,6 +83,7 @@ class ReductionSchedule(VectorSchedule):
     blocks_per_sm: Choice[int]
     load: Choice[str]
 
+    model = ReductionConstants
     by_class = ("load",)
 
     @rule
@@ -106,10 +118,6 @@ class ReductionSchedule(VectorSchedule):
     @classmethod
     def inner(cls, v: View) -> int:
         """The axis along which a thread's vectors lie."""
-        raise NotImplementedError
-
-    def shared_out(self, problem: Problem) -> Vector:
-        """Whether threads and blocks share the elements out as was best."""
         raise NotImplementedError
 
     @property
@@ -175,18 +183,10 @@ class ReductionSchedule(VectorSchedule):
         """Vectors leave no line in L1."""
         return (where(self.pack > 1, "no_allocate", "default"),)
 
-    def misfit(self, problem: NormalProblem, target: Target) -> Vector:
-        """The widest vectors up to 16 bytes; 128 bytes in flight a thread, but fewer elements of a state of several values."""
-        found, made = self.accesses(problem), reductions_of(problem.graph)
-        assert made is not None
-        widest = max((a.dtype.bytes for a in found if a.kind != "broadcast"), default=1)
-        elements = self.items * self.pack
-        most = min(
-            128 // self.row(problem), 32 if any(r.kind in ("moments", "argmax") for r in made.reductions) else 128
-        )
-        wrong = ((self.items > 1) & (elements > most)) | (self.pack * widest > max(16, widest))
-        wrong = wrong | negated(self.shared_out(problem))
-        return where(wrong, 64, 0) + 8 * (4 - log2(self.pack)) + (4 - log2(self.items))
+    @classmethod
+    def packs(cls, problem: Problem) -> list[int]:
+        """Vectors of the widest operand up to 16 bytes."""
+        return [pack for pack in cls.pack.values if pack == 1 or pack * cls.widest(problem) <= 16]
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> ReductionSchedule:
@@ -260,31 +260,40 @@ class ReductionSchedule(VectorSchedule):
         target: Target,
         row: int,
         blocks: Vector,
+        share: Vector,
         per_thread: Vector,
-        flow: Vector,
-        used: Vector = 1.0,
+        reached: Vector,
+        combining: Vector,
     ) -> Vector:
-        """Time to read the bytes, or to execute the instructions, with a constant for the launch and the last block.
+        """Time to read the bytes, or to execute the instructions; and until the blocks have combined their states.
 
-        `row` are the bytes of an element, `per_thread` the steps of a thread, `flow` the share of the bandwidth that is made
-        use of, `used` that of the threads' elements. Blocks that do not fit at once come in rounds, and the last round, or the
-        last step of a thread, takes as long as a full one. Fitted to an H200's times.
+        `row` are the bytes of an element, `share` the blocks of a result, `per_thread` the vectors of a thread. `reached` is the
+        share of the bandwidth that loads of these widths reach, `combining` the seconds in which the threads of a block combine
+        their states. Blocks that do not fit at once come in rounds.
         """
         v, k = view(problem), constants(ReductionConstants, target)
-        flow = flow * where(self.load == "no_allocate", k.lasting, 1.0)
-        steps = where(per_thread > 1, ceil(per_thread) / per_thread, 1.0)
         uneven, rounds = self._rounds(problem, blocks, target)
-        elements = v.outputs * v.length
-        memory = elements * row / (k.memory * target.bandwidth * flow) * uneven * steps
-        work = elements / used * self._instructions(problem) / (k.issue * target.f32_flops)
-        return k.start + maximum(memory, work) + k.lesser * minimum(memory, work) + (rounds - 1) * k.wave
+        batches = ceil(per_thread / self.items)
+        streamed = v.outputs * v.length * row / (k.memory * reached * target.bandwidth) * uneven
+        most = ceil_div(blocks, target.sm_count)  # blocks of a multiprocessor
+        arriving = most * self.threads * per_thread * self.pack * row / (k.arriving * target.clock_hz)
+        memory = (streamed**4 + (batches * rounds * k.latency + arriving) ** 4) ** 0.25
+        instructions = per_thread * self.pack * self._instructions(problem) + batches * self.items * k.item
+        lanes = target.f32_flops / (2 * target.sm_count * target.clock_hz)
+        issued = most * self.threads * instructions / (k.issue * lanes)
+        work = maximum(issued, rounds * instructions * k.serial) / target.clock_hz
+        met = where(share > 1, k.meeting + k.more * log2(share) + combining, 0.0)
+        around = k.start + (rounds - 1) * k.wave + k.block * blocks + combining + met
+        # What is read first, and what is computed of the last, nothing hides.
+        shown = k.lesser + (1 - k.lesser) / (batches * rounds)
+        return around + maximum(memory, work) + shown * minimum(memory, work)
 
-    def in_flight(self, problem: Problem, blocks: Vector, a_thread: Vector, target: Target) -> Vector:
-        """The share of the bandwidth that so many bytes in flight a thread make use of."""
-        at_once = minimum(self._resident(problem, target), blocks / target.sm_count)
-        latency = constants(ReductionConstants, target).latency
-        enough = at_once * self.threads * a_thread / bytes_in_flight(target, latency)
-        return enough / (1 + enough**4) ** 0.25
+    def combined(self, problem: Problem, states: Vector, k: ReductionConstants) -> Vector:
+        """Seconds of a combination of so many states of two threads, beside what hands them over."""
+        made = reductions_of(problem.graph)
+        assert made is not None
+        moments = sum(r.dtype.bytes // 4 for r in made.reductions if r.kind == "moments")
+        return states * (state_words(problem) * k.word + moments * k.moments)
 
     @of_class
     def _instructions(self, problem: Problem) -> Vector:
