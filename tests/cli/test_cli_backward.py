@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Kgen
+from cli_runs import Kgen
 
 from kgen.dsl.problem import Problem
 from kgen.dsl.training import training_problems

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Kgen
+from cli_runs import Kgen
 
 MODEL = """
 import torch
