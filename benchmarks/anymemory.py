@@ -15,7 +15,6 @@ import argparse
 import math
 import os
 import random
-import statistics
 import tempfile
 import time
 import warnings
@@ -24,14 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from beside_torch import of_torch, sets_of, summary, times, told
 from drawn import tell
 from torch import Tensor
 from torch.nn import functional as F
 
 import kgen
-from kgen.gpu.target import resolve
 from kgen.tuner.race import Policy
-from kgen.tuner.timer import CudaClock, interleaved, is_warm, rotation
 
 POLICY = Policy(relative=0.007, absolute=0.05e-6, least=12, most=80, seconds=0.12)
 Shape = tuple[int, ...]
@@ -84,29 +82,17 @@ def measured(name: str, dtype: torch.dtype, shape: Shape) -> dict[str, Any]:
     first = operands(shape, dtype)
     result = theirs(*first)
     moved = sum(x.numel() * x.element_size() for x in (*first, result))
-    count = rotation(moved, resolve("auto").l2_bytes, torch.cuda.mem_get_info()[0])
+    count = sets_of(moved)
     sets = [first, *(operands(shape, dtype) for _ in range(count - 1))]
     halves = [torch.empty(2, max(1, moved // 2), dtype=torch.uint8, device="cuda") for _ in range(min(count, 8))]
-    torch.compiler.reset()
-    compiled = torch.compile(theirs, dynamic=False, mode="max-autotune-no-cudagraphs")
-    candidates: dict[str, Callable[[int], object]] = {
-        "kgen": lambda i: ours(*sets[i]),
-        "torch": lambda i: theirs(*sets[i]),
-        "compiled": lambda i: compiled(*sets[i]),
-        "copy": lambda i: halves[i % len(halves)][0].copy_(halves[i % len(halves)][1]),
-    }
     exact = theirs(*(x.double() if x.dtype == dtype else x for x in first)).double()
     close = torch.allclose(ours(*first).double(), exact, rtol=1e-2, atol=1e-2 * float(exact.abs().max()))
-    compiled(*first)
-    found = interleaved(
-        candidates,
-        sets=count,
-        policy=POLICY,
-        race=False,
-        warm_l2=is_warm(count, moved, resolve("auto").l2_bytes),
-        clock=CudaClock(0, count),
-    )
-    seconds = {way: timing.seconds for way, timing in found.items()}
+
+    def copy(i: int) -> None:
+        to, of = halves[i % len(halves)]
+        to.copy_(of)
+
+    seconds = times(ours, theirs, sets, copy, moved, POLICY)
     return {
         "operator": name,
         "dtype": str(dtype).split(".")[1],
@@ -117,20 +103,10 @@ def measured(name: str, dtype: torch.dtype, shape: Shape) -> dict[str, Any]:
     }
 
 
-def of_torch(entry: dict[str, Any]) -> float:
-    seconds: dict[str, float] = entry["seconds"]
-    return min(seconds["torch"], seconds["compiled"]) / seconds["kgen"]
-
-
 def table(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric mean and worst of torch's time over kgen's, of each operator and of all."""
-    kinds = {name: [of_torch(e) for e in found if e["operator"] == name] for name in OPERATORS}
-    kinds["all"] = [of_torch(e) for e in found]
-    return {
-        kind: {"mean": statistics.geometric_mean(ratios), "worst": min(ratios), "of": len(ratios)}
-        for kind, ratios in kinds.items()
-        if ratios
-    }
+    kinds = {name: [of_torch(e["seconds"]) for e in found if e["operator"] == name] for name in OPERATORS}
+    return summary({**kinds, "all": [of_torch(e["seconds"]) for e in found]})
 
 
 def main() -> None:
@@ -155,12 +131,8 @@ def main() -> None:
                         continue
                     entry = measured(name, dtype, shape)
                     found.append(entry)
-                    s = entry["seconds"]
-                    told = " ".join(f"{way} {t * 1e6:.1f}" for way, t in s.items())
                     where = f"{name} {entry['dtype']} {'x'.join(map(str, shape))}"
-                    print(
-                        f"{where}: {of_torch(entry):.3f} ({told}){'' if entry['close'] else ' NOT CLOSE'}", flush=True
-                    )
+                    print(told(where, entry), flush=True)
     tell(table(found), given.out, given.commit, seed=given.seed, rows=found)
 
 

@@ -14,7 +14,6 @@ import argparse
 import math
 import os
 import random
-import statistics
 import tempfile
 import time
 import warnings
@@ -23,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from beside_torch import of_copy, of_torch, sets_of, summary, times, told
 from drawn import tell
 from torch.nn import functional as F
 
 import kgen
-from kgen.gpu.target import resolve
 from kgen.tuner.race import Policy
-from kgen.tuner.timer import CudaClock, interleaved, is_warm, rotation
 
 POLICY = Policy(relative=0.005, absolute=0.05e-6, least=12, most=100, seconds=0.2)
 BYTES, LONGEST = 64 << 20, 65536
@@ -54,29 +52,12 @@ def measured(name: str, dtype: torch.dtype, length: int) -> dict[str, Any]:
     size = torch.empty((), dtype=dtype).element_size()
     rows = max(1, BYTES // (size * length))
     moved = 2 * rows * length * size
-    count = rotation(moved, resolve("auto").l2_bytes, torch.cuda.mem_get_info()[0])
-    sets = [torch.randn(rows, length, dtype=dtype, device="cuda") for _ in range(count)]
+    count = sets_of(moved)
     beside = [torch.randn(length, dtype=dtype, device="cuda") for _ in range(vectors)]
-    out = [torch.empty_like(x) for x in sets]
-    torch.compiler.reset()
-    compiled = torch.compile(theirs, dynamic=False, mode="max-autotune-no-cudagraphs")
-    candidates: dict[str, Callable[[int], object]] = {
-        "kgen": lambda i: ours(sets[i], *beside),
-        "torch": lambda i: theirs(sets[i], *beside),
-        "compiled": lambda i: compiled(sets[i], *beside),
-        "copy": lambda i: out[i].copy_(sets[i]),
-    }
-    close = torch.allclose(ours(sets[0], *beside).float(), theirs(sets[0], *beside).float(), rtol=1e-2, atol=1e-2)
-    compiled(sets[0], *beside)
-    found = interleaved(
-        candidates,
-        sets=count,
-        policy=POLICY,
-        race=False,
-        warm_l2=is_warm(count, moved, resolve("auto").l2_bytes),
-        clock=CudaClock(0, count),
-    )
-    seconds = {way: timing.seconds for way, timing in found.items()}
+    sets = [(torch.randn(rows, length, dtype=dtype, device="cuda"), *beside) for _ in range(count)]
+    out = [torch.empty_like(x) for x, *_ in sets]
+    close = torch.allclose(ours(*sets[0]).float(), theirs(*sets[0]).float(), rtol=1e-2, atol=1e-2)
+    seconds = times(ours, theirs, sets, lambda i: out[i].copy_(sets[i][0]), moved, POLICY)
     return {
         "operator": name,
         "dtype": str(dtype).split(".")[1],
@@ -89,15 +70,12 @@ def measured(name: str, dtype: torch.dtype, length: int) -> dict[str, Any]:
 
 def table(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric mean and worst of the opponent's time over kgen's."""
-    times = [entry["seconds"] for entry in found]
-    of_torch = [min(seconds["torch"], seconds["compiled"]) / seconds["kgen"] for seconds in times]
-    of_copy = [e["seconds"]["copy"] / e["seconds"]["kgen"] for e in found if e["length"] >= 64]
-    kinds = {"of the faster of torch's": of_torch, "of a copy, from 64 on": of_copy}
-    return {
-        kind: {"mean": statistics.geometric_mean(ratios), "worst": min(ratios), "of": len(ratios)}
-        for kind, ratios in kinds.items()
-        if ratios
-    }
+    return summary(
+        {
+            "of the faster of torch's": [of_torch(entry["seconds"]) for entry in found],
+            "of a copy, from 64 on": [of_copy(entry["seconds"]) for entry in found if entry["length"] >= 64],
+        }
+    )
 
 
 def main() -> None:
@@ -119,13 +97,7 @@ def main() -> None:
                         continue
                     entry = measured(name, dtype, length)
                     found.append(entry)
-                    s = entry["seconds"]
-                    told = " ".join(f"{way} {t * 1e6:.1f}" for way, t in s.items())
-                    of = f"{min(s['torch'], s['compiled']) / s['kgen']:.3f}, of a copy {s['copy'] / s['kgen']:.3f}"
-                    print(
-                        f"{name} {entry['dtype']} {length}: {of} ({told}){'' if entry['close'] else ' NOT CLOSE'}",
-                        flush=True,
-                    )
+                    print(told(f"{name} {entry['dtype']} {length}", entry), flush=True)
     tell(table(found), given.out, given.commit, seed=given.seed, rows=found)
 
 

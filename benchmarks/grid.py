@@ -135,7 +135,7 @@ class Kernels:
 def timed(product: Product, chosen: list[Schedule], kernels: Kernels, device: int) -> dict[str, Any]:
     """One product's entry in the file."""
     timings = times(normalised(product.problem), chosen, kernels, device, POLICY, beside_cublas=True)
-    seconds = {name: float(f"{timing.seconds:.5g}") for name, timing in timings.items()}
+    seconds = rounded(timings)
     return {
         "operator": product.operator,
         "dtype": product.dtype,
@@ -145,6 +145,11 @@ def timed(product: Product, chosen: list[Schedule], kernels: Kernels, device: in
         "configs": seconds,
         "out_of_race": [name for name, timing in timings.items() if "out_of_race" in timing.flags and name != CUBLAS],
     }
+
+
+def rounded(timings: dict[str, Timing]) -> dict[str, float]:
+    """Seconds, as the file has them."""
+    return {name: float(f"{timing.seconds:.5g}") for name, timing in timings.items()}
 
 
 def times(

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grid import Kernels, times, write
+from grid import Kernels, rounded, times, write
 
 from kgen.dsl.family import family_of, normalised
 from kgen.dsl.problem import NormalProblem
@@ -105,8 +105,7 @@ def main() -> None:
     for name, dtype, sizes, problem, chosen in entries:
         if time.monotonic() - begun > given.seconds:
             break
-        timings = times(problem, chosen, kernels, 0, POLICY)
-        seconds = {name: float(f"{timing.seconds:.5g}") for name, timing in timings.items()}
+        seconds = rounded(times(problem, chosen, kernels, 0, POLICY))
         found.append({"operator": name, "dtype": dtype, "sizes": sizes, "layouts": {}, "configs": seconds})
         first, best = seconds.get(repr(chosen[0]), math.nan), min(seconds, key=seconds.__getitem__)
         print(f"{problem}: {first * 1e6:.2f}, best {seconds[best] * 1e6:.2f} us by {best}", flush=True)

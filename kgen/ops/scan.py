@@ -30,7 +30,7 @@ from kgen.dsl.target import Target
 from kgen.dsl.types import DType, bf16, dtype_var, f16, f32, f64, i64
 from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, where
 from kgen.ops.common import axes, row_state
-from kgen.ops.common.memory_bound import LINE, LOADS, STORES, VectorSchedule, bytes_in_flight
+from kgen.ops.common.memory_bound import LINE, LOADS, STORES, VectorSchedule, bytes_in_flight, narrowness
 from kgen.ops.rowwise.access import Access, Reached
 from kgen.ops.rowwise.kernel import accesses
 from kgen.ops.rowwise.plan import full_shape, has_full_shape
@@ -241,8 +241,7 @@ class Scan(VectorSchedule):
     @classmethod
     def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
         """Vectors up to 16 bytes, plain loads and stores."""
-        packs = [pack for pack in cls.pack.values if pack == 1 or pack * cls.widest(problem) <= 16]
-        return cls.where(pack=packs, vectors=(1, 2, 4), load="default", store="default")
+        return cls.where(pack=cls.packs(problem), vectors=(1, 2, 4), load="default", store="default")
 
     def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
         """A block of 128 threads has as many rows as it takes."""
@@ -317,7 +316,7 @@ class Scan(VectorSchedule):
         )
         enough = flight / bytes_in_flight(target, k.latency)
         flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
-        flow = flow / (1 + k.narrow * log2(16 / minimum(16, self.pack * _input_bytes(problem))))
+        flow = flow / narrowness(self.pack * _input_bytes(problem), k.narrow)
         waves = maximum(1.0, 32 * warps / (target.sm_count * target.max_threads_per_sm * k.threads))
         several = self.row_threads > 32
         latency = k.tile + k.element * self.vectors * self.pack + where(several, k.barrier, 0.0)

@@ -9,10 +9,10 @@ from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2
-from kgen.dsl.vector import Vector, negated
+from kgen.dsl.vector import Vector, log2, minimum, negated
 
-#: Bytes of a sector, which L2 reads and writes whole, and of a line of four of them.
-SECTOR, LINE = 32, 128
+#: Bytes of a sector, which L2 reads and writes whole, of a line of four of them, and of a row of a bank of device memory.
+SECTOR, LINE, PAGE = 32, 128, 1024
 #: A config's `load` and `store` as what follows the number of elements in load_vector's and store_vector's template arguments.
 LOADS = {
     "default": "",
@@ -36,6 +36,11 @@ def load_policy(problem: Problem, target: Target) -> str:
 def bytes_in_flight(target: Target, latency: float) -> float:
     """What hides a latency at an SM's share of the bandwidth (Little's law): 25 KB on an H200, of 700 ns."""
     return float(latency * target.bandwidth / target.sm_count)
+
+
+def narrowness(size: Vector, halving: float) -> Vector:
+    """How much longer vectors of so many bytes take than those of 16, where each halving costs the part `halving`."""
+    return 1 + halving * log2(WIDEST_ACCESS / minimum(WIDEST_ACCESS, size))
 
 
 def least_arch(problem: Problem) -> Arch:
@@ -85,6 +90,11 @@ class VectorSchedule(MemoryBound):
     def moderate_vectors(self, problem: Problem, target: Target) -> bool:
         """the widest operand's vector is at most two accesses of 16 bytes"""
         return self.pack == 1 or self.pack * self.widest(problem) <= 2 * WIDEST_ACCESS
+
+    @classmethod
+    def packs(cls, problem: Problem) -> list[int]:
+        """Values of `pack` by which the widest operand's vector is one access."""
+        return [pack for pack in cls.pack.values if pack == 1 or pack * cls.widest(problem) <= WIDEST_ACCESS]
 
     # What a subclass gives.
 

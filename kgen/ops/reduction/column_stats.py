@@ -22,16 +22,13 @@ from kgen.dsl.size import minimum as least
 from kgen.dsl.target import Target
 from kgen.dsl.vector import Vector, ceil_div, floor, log2, maximum, minimum, where
 from kgen.ops.common.axes import dims
-from kgen.ops.common.memory_bound import LINE, SECTOR
+from kgen.ops.common.memory_bound import LINE, PAGE, SECTOR, narrowness
 from kgen.ops.common.sizes import distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product
 from kgen.ops.reduction.plan import View, normalise, reductions_of, view
 from kgen.ops.reduction.reduce import TECHNIQUES, InnerSchedule
 from kgen.ops.reduction.schedule import ReductionConstants, ReductionSchedule
 from kgen.tuning_db.machines import constants
-
-#: Bytes that device memory has in a row of one of its banks.
-PAGE = 1024
 
 
 def matches(graph: Graph) -> bool:
@@ -157,7 +154,7 @@ class ColumnStats(ReductionSchedule):
             begins = (columns * widest % SECTOR == 0) & (beside % SECTOR == 0)
             sectors = ceil_div(beside, SECTOR) + where(begins, 0, 1)
             used = where(dense, 1.0, beside / minimum(sectors * SECTOR, columns * widest))
-            reached = minimum(1 / (1 + k.narrow * log2(16 / minimum(16, self.pack * widest))), k.sectors * used)
+            reached = minimum(1 / narrowness(self.pack * widest, k.narrow), k.sectors * used)
             short = 1 + k.lines * (1 - minimum(1.0, beside / LINE)) + k.pages * (1 - minimum(1.0, beside / PAGE))
             reached = reached / where(dense, 1.0, short)
         else:

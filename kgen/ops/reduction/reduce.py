@@ -22,6 +22,7 @@ from kgen.dsl.target import Target
 from kgen.dsl.types import i32, i64
 from kgen.dsl.vector import Vector, ceil_div, chosen, floor, log2, maximum, minimum, where
 from kgen.ops.common.axes import dims
+from kgen.ops.common.memory_bound import narrowness
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product
 from kgen.ops.reduction.plan import View, normalise, reductions_of, view
@@ -145,7 +146,7 @@ class InnerSchedule(ReductionSchedule):
         each = floor(target.sm_count * self.blocks_per_sm / results)
         share = maximum(1, minimum(ceil_div(vectors, self.threads * self.items), each))
         vectored = any(a.kind == "vector" for a in found)
-        reached = 1 / (1 + k.narrow * log2(16 / minimum(16, self.pack * row))) if vectored else k.strided
+        reached = 1 / narrowness(self.pack * row, k.narrow) if vectored else k.strided
         combining = log2(self.threads) * (k.shuffle + self.combined(problem, 2, k))  # sums are f64
         combining = combining + chosen(self.within, {"sequential": k.sequential, "interleaved": k.interleaved}, 0.0)
         finished = where(

@@ -184,11 +184,6 @@ class ReductionSchedule(VectorSchedule):
         return (where(self.pack > 1, "no_allocate", "default"),)
 
     @classmethod
-    def packs(cls, problem: Problem) -> list[int]:
-        """Vectors of the widest operand up to 16 bytes."""
-        return [pack for pack in cls.pack.values if pack == 1 or pack * cls.widest(problem) <= 16]
-
-    @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> ReductionSchedule:
         """The best of the configs that a search considers, by the model."""
         from kgen.tuner.best import best  # here, as it loads numpy
