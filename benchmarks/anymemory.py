@@ -84,7 +84,8 @@ def measured(name: str, dtype: torch.dtype, shape: Shape) -> dict[str, Any]:
     moved = sum(x.numel() * x.element_size() for x in (*first, result))
     count = sets_of(moved)
     sets = [first, *(operands(shape, dtype) for _ in range(count - 1))]
-    halves = [torch.empty(2, max(1, moved // 2), dtype=torch.uint8, device="cuda") for _ in range(min(count, 8))]
+    half = -(-moved // 32) * 16  # bytes, aligned to vectors
+    halves = [torch.empty(2, half, dtype=torch.uint8, device="cuda") for _ in range(min(count, 8))]
     exact = theirs(*(x.double() if x.dtype == dtype else x for x in first)).double()
     close = torch.allclose(ours(*first).double(), exact, rtol=1e-2, atol=1e-2 * float(exact.abs().max()))
 

@@ -58,6 +58,7 @@ DOORS = {
 #: schedule with many of each are parts of its class in files of their own: they read its fields, and the class calls them.
 PARTS = {
     "kgen.ops.elementwise.transpose": ["kgen.ops.elementwise.transpose_model"],
+    "kgen.ops.gather.gather": ["kgen.ops.gather.gather_model"],
     "kgen.ops.gemm.wgmma": ["kgen.ops.gemm.wgmma_kernel", "kgen.ops.gemm.wgmma_model"],
     "kgen.ops.rowwise.cluster": [
         "kgen.ops.rowwise.access",

@@ -84,8 +84,10 @@ def test_misaligned_rows_are_read_in_narrower_vectors() -> None:
     for offset, pack in ((0, 8), (1, 1), (2, 2), (4, 4)):
         table, out = base[:, offset : offset + 16], torch.empty(4, 16).half()
         graph = operator("embedding").graph({"table": f16})
-        assert Gather.default(problem_of(graph, [table, ids, out]), TARGET).values["pack"] == pack
-        launch(graph, [table, ids, out], Gather)
+        problem = problem_of(graph, [table, ids, out])
+        widest = Gather.default(problem, TARGET).replace(pack=pack)
+        assert [r.rule for r in widest.replace(pack=2 * pack).broken(problem, TARGET)] == ["aligned"] * (pack < 8)
+        launch(graph, [table, ids, out], widest)
         assert torch.equal(out, table[ids])
 
 

@@ -13,7 +13,11 @@ from kgen.cli.trials import by_model, of_grid
 from kgen.dsl.family import normalised
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import TARGETS
+from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.elementwise.transpose_model import TransposeConstants
+from kgen.ops.gather.gather_model import GatherConstants
 from kgen.ops.gemm.wgmma_model import WgmmaConstants
 from kgen.ops.reduction.schedule import ReductionConstants
 from kgen.ops.scan import ScanConstants
@@ -41,12 +45,26 @@ def test_the_first_choice_is_near_the_best_that_was_timed(grid: str, gpu: str, m
     assert told.of_four[0] < told.first[0]
 
 
-@pytest.mark.parametrize(("model", "mean", "tenth"), [(ReductionConstants, 0.055, 0.15), (ScanConstants, 0.032, 0.075)])
-def test_so_is_that_of_reductions_and_scans(model: type[Constants], mean: float, tenth: float) -> None:
-    measured = by_model(of_grid(RESULTS / "h200/grid_reductions.json.gz", "H200"))[model]
+def is_default(config: Schedule, problem: NormalProblem) -> bool:
+    """Whether a default may have these vectors."""
+    vectors = not isinstance(config, VectorSchedule) or config.pack in config.packs(problem)
+    return vectors and config in type(config).shortlist(problem, H200)
+
+
+@pytest.mark.parametrize(
+    ("model", "grids", "mean", "tenth"),
+    [
+        (ReductionConstants, ["grid_reductions"], 0.050, 0.13),
+        (ReductionConstants, ["grid_reductions_large"], 0.025, 0.09),
+        (ScanConstants, ["grid_reductions"], 0.032, 0.075),
+        (GatherConstants, ["grid_moves"], 0.027, 0.070),
+        (TransposeConstants, ["grid_moves", "grid_transposes", "grid_transposes_2"], 0.040, 0.14),
+    ],
+)
+def test_so_is_that_of_what_memory_limits(model: type[Constants], grids: list[str], mean: float, tenth: float) -> None:
+    measured = [m for g in grids for m in by_model(of_grid(RESULTS / f"h200/{g}.json.gz", "H200"))[model]]
     searched = [
-        Measurement(m.problem, {c: s for c, s in m.times.items() if c in type(c).shortlist(m.problem, H200)})
-        for m in measured
+        Measurement(m.problem, {c: s for c, s in m.times.items() if is_default(c, m.problem)}) for m in measured
     ]
     told = regret([m for m in searched if len(m.times) > 1], H200)
     assert told.problems >= 33

@@ -39,7 +39,7 @@ from kgen.tuning_db.machines import constants
 class ElementwiseConstants(Constants, model="elementwise"):
     """Times in seconds; the others are shares, or counts by clock."""
 
-    start: float
+    start: float  # with the latency of a load
     memory: float  # the share of the bandwidth that is reached
     latency: float  # for which an SM's share of the bandwidth is to be under way
     threads: float  # the share of an SM's threads that are there
@@ -98,6 +98,7 @@ class Elementwise(VectorSchedule):
     """Vectors straight from global memory to registers and back."""
 
     template = "elementwise.cu.j2"
+    model = ElementwiseConstants
     by_size = ("load",)
     techniques = {
         "single elements": {"pack": 1, "items": 1},
@@ -357,7 +358,11 @@ class Elementwise(VectorSchedule):
         narrow = minimum(1.0, 0.55 + 0.03 * self.pack * self.widest(problem))
         loop = where(self.blocks_per_sm != 0, k.loop, 1.0) * where(self.items > 2, k.many_items, 1.0)
         hidden = where(held > 0, minimum(1.0, resident * held / bytes_in_flight(target, k.latency)), 1.0)
-        memory = problem.bytes / (target.bandwidth * k.memory * hidden * narrow * loop)
+        streamed = problem.bytes / (target.bandwidth * k.memory * narrow * loop)
+        waves = maximum(1.0, threads / (target.sm_count * target.max_threads_per_sm * k.threads))
+        memory = minimum(
+            streamed / hidden, streamed + (waves - 1) * k.latency
+        )  # the latter where all threads are there at once
         written = self.items * self.pack * sum(c.dtype.bytes for c in v.outputs)
         near = threads * (held + written) / (k.l1_rate * target.sm_count * target.clock_hz)
         computing = calls * (v.elements * k.call / (128 * target.sm_count * target.clock_hz))

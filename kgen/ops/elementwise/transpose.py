@@ -73,6 +73,8 @@ class Transpose(MemoryBound):
     """Tiles through shared memory, wide vectors on both sides."""
 
     template = "transpose.cu.j2"
+    model = transpose_model.TransposeConstants
+    alike = ("copy",)
     techniques = {
         "words, padding": {"load_bytes": 4, "store_bytes": 4, "pad": (1, 3, 5, 7)},
         "vectors of 16 bytes, padding": {"load_bytes": 16, "store_bytes": 16, "pad": (1, 3, 5, 7)},
@@ -320,14 +322,14 @@ class Transpose(MemoryBound):
         sizes = [-(-rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.transposed]
         return [0, *accumulate(sizes)]
 
-    def boxes(self, t: Tiling) -> list[int]:
+    def boxes(self, t: Tiling) -> list[Vector]:
         """Where TMA leaves the lines of each input that is transposed, in bytes, and after the last one its barrier."""
         tiles = -(-self.starts(t)[-1] // 128) * 128
         return [*accumulate((-(-self.box_bytes(t, c) // 128) * 128 for c in t.transposed), initial=tiles)]
 
-    def box_bytes(self, t: Tiling, c: Column) -> int:
+    def box_bytes(self, t: Tiling, c: Column) -> Vector:
         """Bytes of the lines of a tile of an input."""
-        return int(self.tile_rows * (self.tile_columns + self.halo(t)) * c.dtype.bytes)
+        return self.tile_rows * (self.tile_columns + self.halo(t)) * c.dtype.bytes
 
     def box_axes(self, t: Tiling, c: Column) -> list[int]:
         """The dimensions along which a box of an input lies, in the order of its map: rows, columns, then those that move it."""

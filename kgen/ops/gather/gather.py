@@ -22,12 +22,11 @@ from kgen.dsl import vector
 from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import Family, register_family
-from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import NormalProblem, Operand, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, prod
 from kgen.dsl.target import Target
-from kgen.dsl.vector import Vector, maximum, minimum
+from kgen.dsl.vector import Vector, maximum
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.axes import dims
 from kgen.ops.common.lowering import (
@@ -41,10 +40,9 @@ from kgen.ops.common.lowering import (
     is_gathered,
     size_name,
 )
-from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule, bytes_in_flight, load_policy
+from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule, load_policy
 from kgen.ops.common.sizes import fill
-from kgen.ops.gather import gather_sum
-from kgen.tuning_db.machines import constants
+from kgen.ops.gather import gather_model, gather_sum
 
 
 @dataclass(frozen=True)
@@ -127,6 +125,11 @@ class Plan:
             return "vector"
         return "elements"
 
+    def is_found(self, read: Read) -> bool:
+        """Whether it is anywhere: by an id that is read."""
+        ids = {s.number for s in self.lowering.steps if isinstance(s, Id) and any(a.op == "read" for a in s.arguments)}
+        return any(isinstance(c, Found) and c.number in ids for c, _ in read.terms)
+
     @property
     def vectors(self) -> list[Operand]:
         """The operands that are read or written by vectors."""
@@ -154,23 +157,11 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     return {"default": [fill(graph, 2**24, 256)], "small": [fill(graph, 2**20, 64)]}
 
 
-@dataclass(frozen=True)
-class GatherConstants(Constants, model="gather"):
-    """Times in seconds; `clock` is that by which instructions count."""
-
-    start: float
-    memory: float  # the share of the bandwidth that is reached
-    latency: float  # for which an SM's share of the bandwidth is to be under way
-    threads: float  # the share of an SM's threads that are there
-    clock: float
-    thread: float  # instructions of a thread
-    lesser: float  # the part of the shorter of memory and instructions that the longer does not hide
-
-
 class Gather(VectorSchedule):
     """Vectors of the output, each read at its own place, by rows or element by element."""
 
     template = "gather.cu.j2"
+    model = gather_model.GatherConstants
     techniques = {
         "single elements": {"pack": 1},
         "vectors": {"pack": (2, 4, 8, 16), "items": 1},
@@ -253,25 +244,21 @@ class Gather(VectorSchedule):
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Gather:
-        """The best by the model of the widest legal vectors with one to eight rows in flight."""
+        """The best by the model."""
         from kgen.tuner.listed import best_of  # here, as it loads numpy
 
         policy = load_policy(problem, target)
-        return best_of(cls, policy, lambda: cls.listed(policy, problem), problem, target,
-                       ranked=lambda config: (-config.pack, config.estimate(problem, target)))  # fmt: skip
+        return best_of(cls, policy, lambda: cls.listed(policy, problem), problem, target)
 
     @classmethod
     def listed(cls, policy: str, problem: NormalProblem) -> list[Gather]:
-        """The configs that a default is taken from."""
-        p = plan(problem)
-        # Several rows hide the latency of ids that are read first; where there are none, one was best (docs/notes/gather.md).
-        many = (4, 2, 8, 1) if any(p.kind(r) == "one" for r in p.reads) else (1, 2, 4, 8)
-        widest = max(o.dtype.bytes for o in (*p.vectors, *problem.outputs))
-        packs = (n for n in (16, 8, 4, 2, 1) if n == 1 or n * widest <= 16)
-        lanes, loads = (32, 16, 8, 4, 2, 1, 64, 128, 256), dict.fromkeys((policy, "default"))
+        """The configs that a default is taken from: vectors of one access, plain stores."""
+        loads = dict.fromkeys((policy, "default"))
         return [
-            cls(pack=pack, lanes=along, items=items, threads=threads, load=load, store="default")
-            for pack, along, threads, items, load in product(packs, lanes, (128, 256), many, loads)
+            cls(pack=pack, lanes=lanes, items=items, threads=threads, load=load, store="default")
+            for pack, lanes, threads, items, load in product(
+                reversed(cls.packs(problem)), cls.lanes.values, (128, 256), cls.items.values, loads
+            )
         ]
 
     @staticmethod
@@ -303,24 +290,8 @@ class Gather(VectorSchedule):
         )
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
-        """Time to move the bytes with enough of them in flight, or to issue the instructions, whichever is longer."""
-        p, k = plan(problem), constants(GatherConstants, target)
-        elements = math.prod(p.sizes)
-        of_element = sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
-        threads = elements / (self.pack * self.items) / target.sm_count
-        threads = minimum(target.max_threads_per_sm * k.threads, maximum(1.0, threads))
-        flight = threads * self.items * (self.pack * of_element) / bytes_in_flight(target, k.latency)
-        vectors = vector.ceil_div(p.sizes[-1], self.pack)
-        idle = vector.ceil_div(vectors, self.lanes) * self.lanes / vectors
-        narrow = minimum(1.0, 0.6 + 0.025 * self.pack * self.widest(problem))
-        short = minimum(1.0, 0.7 + 0.3 * self.lanes * self.pack * self.widest(problem) / 128)
-        hidden = minimum(1.0, flight) if of_element else 1.0
-        memory = problem.bytes / (target.bandwidth * k.memory * hidden * narrow * short)
-        alone = sum(p.kind(r) == "elements" for r in p.reads)
-        ids = sum(isinstance(s, Id) and p.last in s.axes for s in p.lowering.steps)
-        instructions = k.thread + 20 * len(p.sizes) + self.pack * (2 + 4 * alone) + 8 * self.pack * ids / self.items
-        issue = elements / self.pack * instructions * idle / (128 * target.sm_count * k.clock)
-        return k.start + maximum(memory, issue) + k.lesser * minimum(memory, issue)
+        """Modelled time in seconds; see gather_model."""
+        return gather_model.estimate(self, plan(problem), target)
 
 
 def _reach(o: Operand) -> int:

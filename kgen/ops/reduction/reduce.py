@@ -164,7 +164,7 @@ class Reduce(InnerSchedule):
 
     @classmethod
     def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
-        """256 threads; or more, of which one block may do without others."""
+        """256 threads, fewer gain nothing (docs/notes/reduce.md); or more, of which one block may do without others."""
         return cls.where(pack=cls.packs(problem), threads=(256, 512, 1024))
 
     @classmethod

@@ -63,6 +63,7 @@ class ReductionConstants(Constants, model="reduction"):
     item: float  # a vector's place in what a thread has in flight, used or not
     lesser: float  # the part of the shorter of memory and instructions that the longer does not hide
     block: float  # each block's launch
+    warp: float  # of a warp of a block, until all of them are there
     shuffle: float  # a step of shuffles, by which the threads of a block combine their states
     round: float  # a step of it through shared memory, where threads have columns
     word: float  # a word of the states in such a step
@@ -278,7 +279,7 @@ class ReductionSchedule(VectorSchedule):
         issued = most * self.threads * instructions / (k.issue * lanes)
         work = maximum(issued, rounds * instructions * k.serial) / target.clock_hz
         met = where(share > 1, k.meeting + k.more * log2(share) + combining, 0.0)
-        around = k.start + (rounds - 1) * k.wave + k.block * blocks + combining + met
+        around = k.start + (rounds - 1) * k.wave + k.block * blocks + k.warp * self.threads / 32 + combining + met
         # What is read first, and what is computed of the last, nothing hides.
         shown = k.lesser + (1 - k.lesser) / (batches * rounds)
         return around + maximum(memory, work) + shown * minimum(memory, work)
