@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GatherConstants(Constants, model="gather"):
-    """Times in seconds; `access`, `line` and `serial` in clocks; the five after `line` are instructions."""
+    """Times in seconds; `access`, `line` and `serial` in clocks; `thread` to `id` are instructions."""
 
     start: float
     memory: float  # the share of the bandwidth that is reached
@@ -33,7 +33,7 @@ class GatherConstants(Constants, model="gather"):
     ends: float  # how many of the sectors at both ends of what a warp has of a row are moved again
     latency: float  # of a load
     first: float  # until what tells where a row lies is read
-    threads: float  # the share of an SM's threads that are there
+    threads: float  # of which there is no wait: how many, of an SM's own number
     access: float  # of a warp, in the path to L1
     line: float  # the same, of a line that it touches
     thread: float  # of a thread
@@ -63,21 +63,17 @@ def estimate(config: Gather, p: Plan, target: Target) -> Vector:
     sectors: Vector = 0.0
     path: Vector = 0.0
     partial = where(length % config.pack != 0, 1 + k.ragged * config.pack, 1.0)
-    for r in reads:
-        o, alone, found = r.operand, p.kind(r) == "elements", p.is_found(r)
+    for o, read in (*((r.operand, r) for r in reads), *((o, None) for o in p.problem.outputs)):
+        alone, found = read is not None and p.kind(read) == "elements", read is not None and p.is_found(read)
         touched, lines = _touched(config, length, o, not found, k)
         wide = maximum(1.0, config.pack * o.dtype.bytes / WIDEST_ACCESS)
         # What lies in order is read once, by whichever of the outputs' threads.
-        count = elements if found and not alone else min(elements, o.elements)
-        sectors += touched * count * where(config.load == "no_allocate", wide, 1.0)  # L1 keeps no half of a sector
-        accesses = (count if r.guards else elements) * idle * (1 if alone else wide * partial / config.pack)
-        path += accesses / 32 * (k.access + k.line * lines)
+        count = min(elements, o.elements) if read is not None and (alone or not found) else elements
+        split = where((config.load == "no_allocate") & (read is not None), wide, 1.0)  # L1 keeps no half of a sector
+        sectors += touched * count * split
+        issued = count if read is not None and read.guards else elements
+        path += issued * idle * (1 if alone else wide * partial / config.pack) / 32 * (k.access + k.line * lines)
         moved += min(rows, o.elements // length) * k.anywhere if found else 0
-    for o in p.problem.outputs:
-        touched, lines = _touched(config, length, o, True, k)
-        sectors += touched * elements
-        wide = maximum(1.0, config.pack * o.dtype.bytes / WIDEST_ACCESS)
-        path += elements * idle * wide * partial / config.pack / 32 * (k.access + k.line * lines)
 
     read_alone = sum(p.kind(r) == "elements" for r in reads)
     ids = sum(isinstance(s, Id) and p.last in s.axes for s in p.lowering.steps)
