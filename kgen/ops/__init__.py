@@ -44,7 +44,7 @@ FILES = {
     "gather.lookups": "embedding upsample_nearest upsample_nearest_backward split_heads merge_heads concat_sequence "
     "remove_padding restore_padding",
     "scatter.scatters": "histogram histogram_bytes index_add index_add_middle index_add_last embedding_backward",
-    "scan": "cumsum cumprod logcumsumexp",
+    "scan.scans": "cumsum cumprod logcumsumexp",
     "nms": "nms_padded",
     "attention.heads": "attention_full attention_causal_lse attention_window_softcap attention_full_bias "
     "attention_causal_sinks_lse attention_causal_dropout attention_causal_lengths attention_causal_pages_of_16_lengths "

@@ -1,0 +1,114 @@
+"""What the schedules of scans have in common: rows are read and written by vectors of a thread, in tiles of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from kgen.codegen.render import render
+from kgen.codegen.source import Launch, Limit, Param, Source
+from kgen.dsl.choice import Choice, pruning, rule, sized, vectorised
+from kgen.dsl.problem import NormalProblem, Problem, common_alignment
+from kgen.dsl.schedule import SearchSpace
+from kgen.dsl.size import Dim, Size, prod
+from kgen.dsl.target import Target
+from kgen.dsl.vector import Vector, where
+from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule
+from kgen.ops.rowwise.kernel import accesses
+from kgen.ops.rowwise.problem import LONGEST
+from kgen.ops.scan.kernel import along_row, context, input_bytes, matches, parameters, state_bytes
+
+
+class ScanSchedule(VectorSchedule):
+    """`pack` elements of a vector, `vectors` of a thread in a tile."""
+
+    vectors: Choice[int]
+    threads: Choice[int]
+    load: Choice[str]
+    store: Choice[str]
+
+    @rule
+    @sized
+    def short_enough(self, problem: Problem, target: Target) -> bool:
+        """columns are counted in 32 bits: at most 2^30"""
+        return problem.leading[-1] <= LONGEST
+
+    @pruning
+    @vectorised
+    def registers(self, problem: Problem, target: Target) -> Vector:
+        """a thread's vectors of a tile and their states fit in its registers: at most 160 bytes, 80 with 1024 threads"""
+        held = self.vectors * (self.pack * input_bytes(problem) + state_bytes(problem.graph))
+        return (self.vectors == 1) | (held <= where(self.threads == 1024, 80, 160))
+
+    @pruning
+    def plain_single_elements(self, problem: Problem, target: Target) -> bool:
+        """cache hints are for vectors, they change nothing for single elements"""
+        return self.pack > 1 or (self.load == "default" and self.store == "default")
+
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> Iterable[tuple[float, int]]:
+        for a, o in along_row(problem):
+            if not a.strided:
+                steps = [s * a.bytes for s, n in zip(o.strides[:-1], o.shape) if n > 1]
+                yield a.bytes, common_alignment(o.align, *steps)
+
+    @classmethod
+    def widest(cls, problem: Problem) -> int:
+        return max(a.bytes for a, _ in along_row(problem))
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return matches(problem.graph)
+
+    @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph; how each operand is reached, and what its rows are aligned to."""
+        return problem.graph.digest, accesses(problem), tuple(cls.vectors_of(problem))
+
+    @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """Vectors up to 16 bytes, plain loads and stores."""
+        return cls.where(pack=cls.packs(problem), load="default", store="default")
+
+    @classmethod
+    def default(cls, problem: NormalProblem, target: Target) -> ScanSchedule:
+        """The best of the configs that a search considers, by the model."""
+        from kgen.tuner.best import best  # here, as it loads numpy
+
+        return best(cls, problem, target)[0]
+
+    @staticmethod
+    def symbols(problem: Problem) -> dict[str, int]:
+        """The integers a launch depends on: sizes n0.. and strides x_s0.. of the collapsed dimensions."""
+        found = dict(problem.bindings)
+        for o in problem.operands:
+            found |= {f"{o.name}_s{d}": s for d, s in enumerate(o.strides)}
+        return found
+
+    def source(self, problem: Problem) -> Source:
+        rows = prod(Dim(f"n{d}") for d in range(len(problem.leading) - 1))
+        limits = self.limits(problem, rows)
+        wide = not all(limit.holds(self.symbols(problem)) for limit in limits)
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=(*parameters(problem, 64 if wide else 32), *self.workspaces(problem, rows)),
+            launch=self.launch(problem, rows),
+            arch=self.arch(problem),
+            context=context(problem, wide, LOADS[self.load], STORES[self.store]),
+            limits=() if wide else limits,
+        )
+
+    # What a subclass gives.
+
+    def limits(self, problem: Problem, rows: Size) -> tuple[Limit, ...]:
+        """What indices of 32 bits allow."""
+        return (Limit(rows, 2**31 - 1),)
+
+    def launch(self, problem: Problem, rows: Size) -> Launch:
+        """How it is launched on so many rows."""
+        raise NotImplementedError
+
+    def workspaces(self, problem: Problem, rows: Size) -> tuple[Param, ...]:
+        """Memory beside the operands."""
+        return ()
