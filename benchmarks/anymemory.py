@@ -58,7 +58,7 @@ def table_and_ids(shape: Shape, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return *one(shape, dtype), torch.randint(0, shape[0], shape[:1], device="cuda")
 
 
-#: By operator: kgen's and torch's, what draws a shape, and the operands.
+#: By name: kgen's operator and torch's, what draws a shape, and the operands.
 OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Shape], Callable[..., Any]]] = {
     "reduce_sum": (kgen.reduce_sum, lambda x: x.sum(), vector, one),
     "reduce_max": (kgen.reduce_max, lambda x: x.max(), vector, one),
@@ -71,6 +71,8 @@ OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[...,
     "row_argmax": (kgen.row_argmax, lambda x: x.argmax(-1), matrix, one),
     "logsumexp": (kgen.logsumexp, lambda x: torch.logsumexp(x, -1), matrix, one),
     "cumsum": (kgen.cumsum, lambda x: x.cumsum(-1), matrix, one),
+    "cumsum_vector": (kgen.cumsum, lambda x: x.cumsum(-1), vector, one),
+    "logcumsumexp": (kgen.logcumsumexp, lambda x: x.logcumsumexp(-1), matrix, one),
     "transpose": (kgen.transpose, lambda x: x.t().contiguous(), matrix, one),
     "embedding": (kgen.embedding, lambda table, ids: F.embedding(ids, table), matrix, table_and_ids),
 }

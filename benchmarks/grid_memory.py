@@ -53,6 +53,12 @@ def rows(source: random.Random, elements: int) -> Shape:
     return {"...": (drawn["M"],), "N": max(2, drawn["N"])}
 
 
+def long_rows(source: random.Random, elements: int) -> Shape:
+    """Up to 2^8 rows, whatever their length."""
+    count = between(source, 0, 8)
+    return {"...": (count,), "N": max(2, elements // count)}
+
+
 def channels(source: random.Random, elements: int) -> Shape:
     """A batch of channels with their positions."""
     b, c = between(source, 0, 7), between(source, 2, 11)
@@ -86,14 +92,24 @@ def batch(source: random.Random, elements: int) -> Shape:
     return {"...": (count,), "M": max(1, elements // (n * count)), "N": n}
 
 
+def narrow(source: random.Random, elements: int) -> Shape:
+    """A matrix of up to 32 rows, or of as many columns."""
+    few = between(source, 0, 5)
+    many = max(1, elements // few)
+    m, n = source.sample((few, many), 2)
+    return {"...": (1,), "M": m, "N": n}
+
+
 CASES = (
     ("reduce_sum", "f16", whole), ("norm", "f32", whole), ("reduce_max", "f32", whole), ("reduce_argmax", "f16", whole),
     ("dot", "f16", whole), ("column_sum", "f16", matrix), ("column_sum", "f32", matrix), ("column_max", "f16", matrix),
     ("layer_norm_backward_weight", "f16", matrix), ("batch_norm_stats", "f16", channels), ("batch_norm_stats", "f32", channels),
     ("cumsum", "f16", rows), ("cumsum", "f32", rows), ("logcumsumexp", "f16", rows),
+    ("cumsum", "f16", long_rows), ("cumsum", "f32", long_rows), ("logcumsumexp", "f32", long_rows), ("cumprod", "f64", long_rows),
     ("embedding", "f16", table), ("embedding", "f32", table), ("merge_heads", "f16", heads),
     ("upsample_nearest", "f16", images), ("upsample_nearest", "f32", images),
-    ("transpose", "f16", batch), ("transpose", "f32", batch), ("gelu", "f16", whole), ("add", "f32", whole),
+    ("transpose", "f16", batch), ("transpose", "f32", batch),
+    ("transpose", "f16", narrow), ("transpose", "f32", narrow), ("gelu", "f16", whole), ("add", "f32", whole),
 )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from emulated_kernels import aligned, make, read, write
@@ -58,3 +60,47 @@ def test_a_recurrence(length: int, threads: int, row_threads: int, vectors: int)
         last = factor * last + term
         expected[:, column] = last
     assert (found.reshape(rows, -1) == expected).all()
+
+
+_TILES = """
+struct Affine {{
+  double factor = 1;
+  double sum = 0;
+  __device__ __forceinline__ void combine(const Affine& later) {{
+    sum = later.factor * sum + later.sum;
+    factor *= later.factor;
+  }}
+}};
+
+extern "C" __global__ void __launch_bounds__(32) tiles(
+    const double* factors, const double* terms, double* found, long long* left, int n) {{
+  const SharedRow<Affine> row(left, n);
+  for (int tile = blockIdx.x; tile < n; tile += gridDim.x) {{
+    const Affine own{{factors[tile], terms[tile]}};
+    row.leave(tile, own);
+    const Affine before = row.before(tile, own);
+    if (threadIdx.x == 0) found[tile] = factors[tile] * before.sum + terms[tile];
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("length", [1, 32, 33, 1024, 1025, 2100])
+def test_tiles_of_blocks(length: int, seed: int) -> None:
+    """Of one element each, which is the last of groups and of sections of them."""
+    draw = np.random.default_rng(length)
+    factors, terms = (aligned(draw.choice((-1.0, 0.0, 1.0, 1.0), length)) for _ in range(2))
+    found, groups = aligned(np.zeros(length)), -(-length // 32)
+    left = aligned(np.zeros(4 * (length + groups + -(-groups // 32)), dtype=np.int64))
+    text = _TILES.format()
+    source = make(functions_used("common", text) + text, 32, 0, 90)
+    source = replace(source, launch=replace(source.launch, cooperative=True))
+    options = emulator.Options(threads=1, seed=seed)
+    given = [read(factors), read(terms), write(found), write(left, initialized=True), length]
+    emulator.compile(source).launch(given, (7, 1, 1), options=options)
+    expected, last = [], 0.0
+    for factor, term in zip(factors, terms):
+        last = factor * last + term
+        expected.append(last)
+    assert (found == np.array(expected)).all()

@@ -79,8 +79,8 @@ MUTANTS = [
            "for (int r = 0; r < AHEAD; ++r) {", _LONG_GRADIENT),
     Mutant("scan-infinite-minus-infinite", "special", _STATE, "other == this->max ? T(1) : Exp::of(other - this->max);",
            "Exp::of(other - this->max);", _LOG_SUMS),
-    Mutant("scan-last-warp-left-out", "sum", _SCAN, "before.combine(state_of_lane<32>(up_to, WARPS - 1));",
-           "before.combine(state_of_lane<32>(up_to, WARPS - 2));",
+    Mutant("scan-last-warp-left-out", "sum", _SCAN, "tile = state_of_lane<32>(up_to, WARPS - 1);",
+           "tile = state_of_lane<32>(up_to, WARPS - 2);",
            on("cumsum", "16x10000", "Scan", row_threads=128, threads=128, vectors=2)),
     # Reductions.
     Mutant("reduce-row-wraps-late", "tail", _REDUCE, "      if (place >= row_vectors) {",

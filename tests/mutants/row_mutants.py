@@ -8,6 +8,7 @@ _ROW = "templates/rowwise.cu.j2"
 _PARTS = "templates/macros/rowwise.cuh.j2"
 _SCAN = "templates/common/scan.cuh"
 _SCANS = "templates/scan.cu.j2"
+_SPLIT = "templates/scan_split.cu.j2"
 _STATE = "templates/common/row_state.cuh"
 _BATCH = "templates/common/batch.cuh"
 _AT = "templates/common/row_columns.cuh"
@@ -46,6 +47,8 @@ _COLUMN_SUM = on("column_sum", "8192x4096", "ColumnStats")
 _MOMENTS = on("batch_norm_stats", "64x256x1024", "ChannelStats")
 _MOMENTS_LAST = on("batch_norm_stats", "64x256x1024", "ColumnStats", "--transposed", "x")
 _SCANNED = on("cumsum", "16x10000", "Scan", row_threads=128, threads=128, vectors=2)
+_SHARED = on("cumsum", "2x100000", "ScanSplit", pack=1, vectors=1, threads=128, stages=2)
+_SHARED_LATER = on("cumsum", "2x100000", "ScanSplit", pack=1, vectors=1, threads=128, stages=1)
 _LOG_SUMS = on("logcumsumexp", "1000x100", "Scan", row_threads=8, threads=128)
 
 MUTANTS = [
@@ -225,15 +228,40 @@ MUTANTS = [
     Mutant("columns-cut-read-whole", "tail", _COLUMNS, "const Index whole_rows = columns == PACK ? rows : 0;",
            "const Index whole_rows = columns > 0 ? rows : 0;", on("column_sum", "8192x4096", "ColumnStats", pack=4)),
     # Scans.
-    Mutant("scan-tile-before-left-out", "sum", _SCAN, "    State start = before;", "    State start;", _SCANNED),
-    Mutant("scan-one-place-for-two-tiles", "race", _SCAN, "      turn ^= 1;\n", "", _SCANNED),
-    Mutant("scan-block-no-barrier", "barrier", _SCAN, "      __syncthreads();\n", "", _SCANNED),
-    Mutant("scan-lane-before-counts-itself", "sum", _SCAN, "      const State others = state_before<LANES>(up_to, 1);",
-           "      const State others = up_to;", _LOG_SUMS),
-    Mutant("scan-row-beyond-the-last", "tail", _SCANS, "      if (own >= rows) continue;", "      if (own > rows) continue;",
+    Mutant("scan-tile-before-left-out", "sum", _SCAN, "State start = before, warps_before, tile;",
+           "State start, warps_before, tile;", _SCANNED),
+    Mutant("scan-one-place-for-two-tiles", "race", _SCAN, "    turn ^= 1;\n", "", _SCANNED),
+    Mutant("scan-block-no-barrier", "barrier", _SCAN, "    __syncthreads();\n", "", _SCANNED),
+    Mutant("scan-lane-before-counts-itself", "sum", _SCAN, "const State others = state_before<LANES>(up_to, 1);",
+           "const State others = up_to;", _LOG_SUMS),
+    Mutant("scan-row-beyond-the-last", "tail", _SCANS, 'results("states", "own >= rows")',
+           'results("states", "own > rows")',
            on("cumsum", "1001x100", "Scan", row_threads=8, threads=128)),
-    Mutant("scan-limit-of-stores", "tail", _SCANS, "{{ y.step }}, WHOLE ? PACK : {{ length }} - column);",
+    Mutant("scan-limit-of-stores", "tail", "templates/macros/scan.cuh.j2", "{{ y.step }}, WHOLE ? PACK : {{ length }} - column);",
            "{{ y.step }}, PACK);", on("cumsum", "16x1001", "Scan", pack=1)),
     Mutant("scan-exponentials-not-rescaled", "sum", _STATE, "    this->update_max(largest(this->max, other));\n",
            "    this->max = largest(this->max, other);\n", _LOG_SUMS),
+    # Scans of rows that blocks share.
+    Mutant("shared-row-not-waited-for", "sum", _SCAN, "      while (!is_there()) look();\n", "", _SHARED),
+    Mutant("shared-row-half-a-state", "sum", _SCAN, "flags &= words[i];", "flags = words[i] & 1;",
+           on("cumprod", "2x50000", "ScanSplit", "--dtype", "f64", pack=1, vectors=1, threads=128, stages=2)),
+    Mutant("shared-row-group-without-its-last", "sum", _SCAN, "    up_to.combine(own);\n", "", _SHARED),
+    Mutant("shared-row-group-early", "index", _SCAN, "if (tile % GROUP == GROUP - 1)", "if (tile % GROUP == GROUP - 2)",
+           _SHARED),
+    Mutant("shared-row-counts-itself", "index", _SCAN, "near(tiles, group * GROUP, tile % GROUP)",
+           "near(tiles, group * GROUP, tile % GROUP + 1)", _SHARED),
+    Mutant("shared-row-groups-from-the-first", "index", _SCAN, "middle(groups, section * GROUP, group % GROUP)",
+           "middle(groups, section * GROUP, section + group % GROUP)",
+           on("cumsum", "1x200000", "ScanSplit", pack=1, vectors=1, threads=128, stages=1)),
+    Mutant("shared-row-warps-before-left-out", "sum", _SPLIT, "    start.combine(tile.warps_before);\n", "", _SHARED),
+    Mutant("shared-row-one-place-for-two-tiles", "race", _SPLIT, "    turn ^= 1;\n", "", _SHARED),
+    Mutant("shared-row-no-barrier", "barrier", _SPLIT, "    __syncthreads();\n    // Whoever", "    // Whoever", _SHARED_LATER),
+    Mutant("shared-row-begun-twice-without-barrier", "barrier", _SPLIT, "begin(blockIdx.x, tile);\n  __syncthreads();\n",
+           "begin(blockIdx.x, tile);\n", _SHARED),
+    Mutant("shared-row-words-left", "workspace", _SPLIT, "i < rows * row_words;", "i < row_words;", _SHARED),
+    Mutant("shared-row-count-left", "workspace", _SPLIT, "  if (threadIdx.x == 0) *finished = 0;\n", "", _SHARED),
+    Mutant("shared-row-cleared-early", "race", _SPLIT, "if (number + gridDim.x >= count && threadIdx.x", "if (threadIdx.x",
+           _SHARED),
+    Mutant("shared-row-no-room-for-groups", "workspace", "kgen/ops/scan/split.py",
+           "rows * (tiles + groups + ceil_div_size(groups, GROUP))", "rows * tiles", _SHARED),
 ]  # fmt: skip

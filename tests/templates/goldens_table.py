@@ -200,6 +200,15 @@ GOLDENS: dict[str, Golden] = {
     "scan_lanes": Golden(
         "cumprod", bf16, {"...": (3, 1000), "N": 100}, (), "Scan",
         {"pack": 4, "vectors": 1, "row_threads": 8, "threads": 128, "load": "no_allocate", "store": "streaming"}),
+    "scan_split": Golden(
+        "cumsum", f32, {"...": (2,), "N": 1 << 20}, (), "ScanSplit",
+        {"stages": 2, "pack": 4, "vectors": 2, "threads": 512, "blocks_per_sm": 2}),
+    "scan_split_alone": Golden(
+        "logcumsumexp", f16, {"...": (), "N": 1000003}, (), "ScanSplit",
+        {"stages": 1, "pack": 1, "vectors": 4, "threads": 256, "blocks_per_sm": 4}),
+    "scan_split_wide": Golden(
+        "cumprod", f64, {"...": (3, 7), "N": 100000}, (), "ScanSplit",
+        {"stages": 2, "pack": 2, "vectors": 4, "threads": 512, "blocks_per_sm": 1, "load": "no_allocate", "store": "streaming"}),
     "rowwise_lanes": Golden(
         "softmax", f16, {"...": (4096,), "N": 1000}, (), "Rowwise",
         {"row_threads": 32, "threads": 128, "pack": 8, "algorithm": "two_pass"}),

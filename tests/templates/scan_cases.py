@@ -19,7 +19,8 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, f64, i64
-from kgen.ops.scan import Scan
+from kgen.ops.scan import Scan, ScanSplit
+from kgen.ops.scan.split import GROUP
 
 (N,) = dims("N")
 
@@ -72,13 +73,13 @@ def expressions(dtype: DType) -> tuple[str, ...]:
 
 
 def _make(
-    dtype: str, source: random.Random, name: str, value: Value
+    schedule: type[Schedule], dtype: str, source: random.Random, name: str, value: Value
 ) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
     """A problem of the dtype, with the named trait or fit for the named field's value."""
     fixed: dict[str, Value] = {
-        "pack": source.choice(Scan.fields["pack"].values),
-        "vectors": source.choice(Scan.fields["vectors"].values),
-        "row_threads": source.choice(Scan.fields["row_threads"].values),
+        name: source.choice(schedule.fields[name].values)
+        for name in ("pack", "vectors", "row_threads", "threads")
+        if name in schedule.fields and (name != "threads" or schedule is ScanSplit)
     }
     traits = {
         "expression": source.choice(expressions(DTYPES[dtype])),
@@ -88,13 +89,16 @@ def _make(
     }
     if name in traits:
         traits[name] = str(value)
-    elif name in Scan.fields:
+    elif name in schedule.fields:
         fixed[name] = value
-    if name == "threads":
+    if name == "threads" and schedule is Scan:
         fixed["row_threads"] = source.choice((1, 4, 32, value))
     graph = operator(dtype, traits["expression"]).graphs[0]
-    pack, row_threads = int(fixed["pack"]), int(fixed["row_threads"])
-    length = _length(source, traits["length"], pack, pack * row_threads * int(fixed["vectors"]))
+    pack, row_threads = int(fixed["pack"]), int(fixed.get("row_threads", fixed.get("threads", 1)))
+    tile = pack * row_threads * int(fixed["vectors"])
+    length = _length(source, traits["length"], pack, tile)
+    if schedule is ScanSplit:  # rows of several tiles, now and then of several groups of them
+        length += tile * source.choice((1, 2, 5) if tile > 1024 else (1, 3, GROUP, 2 * GROUP + 1))
     block = max(1, source.choice((32, 64, 128)) // row_threads)
     rows = {"one": 1, "two": 2, "below a block": max(1, block - 1), "above a block": block + 1, "prime": 13}[
         traits["rows"]
@@ -111,21 +115,26 @@ def _make(
 
 def _cost(config: Schedule, problem: Problem) -> float:
     """Time on the emulator, about 1 for what is just bearable."""
-    assert isinstance(config, Scan)
-    blocks = math.ceil(math.prod(problem.leading[:-1]) / (config.threads // config.row_threads))
+    rows = math.prod(problem.leading[:-1])
+    if isinstance(config, ScanSplit):
+        blocks = rows * math.ceil(problem.leading[-1] / (config.threads * config.pack * config.vectors))
+    else:
+        assert isinstance(config, Scan)
+        blocks = math.ceil(rows / (config.threads // config.row_threads))
     return max(math.prod(problem.leading) / 1e5, blocks * config.threads / 20000)
 
 
 def groups() -> list[Group]:
-    """A group for each dtype, and one more of f16, bf16 and f32."""
+    """A group for each schedule and dtype, and one more of f16, bf16 and f32."""
     return [
         Group(
-            f"Scan-{name}-{number}",
-            Scan,
-            partial(_make, name),
+            f"{schedule.__name__}-{name}-{number}",
+            schedule,
+            partial(_make, schedule, name),
             {"expression": expressions(DTYPES[name]), "operands": OPERANDS, "length": LENGTHS, "rows": ROWS},
             _cost,
             judge=judge,
         )
+        for schedule in (Scan, ScanSplit)
         for number, name in enumerate(("f16", "bf16", "f32", "f64", "i32", "i8", "i64", "f16", "bf16", "f32"))
     ]

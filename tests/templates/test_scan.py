@@ -7,3 +7,8 @@ from suite import names, run_and_compile
 @pytest.mark.parametrize("name", names("Scan"))
 def test_cases(name: str) -> None:
     run_and_compile(name)
+
+
+@pytest.mark.parametrize("name", names("ScanSplit"))
+def test_cases_of_shared_rows(name: str) -> None:
+    run_and_compile(name)

@@ -20,7 +20,8 @@ from kgen.ops.elementwise.transpose_model import TransposeConstants
 from kgen.ops.gather.gather_model import GatherConstants
 from kgen.ops.gemm.wgmma_model import WgmmaConstants
 from kgen.ops.reduction.schedule import ReductionConstants
-from kgen.ops.scan import ScanConstants
+from kgen.ops.scan.scan import ScanConstants
+from kgen.ops.scan.split import ScanSplitConstants
 from kgen.tuner.best import best
 from kgen.tuner.fit import Measurement, regret
 
@@ -56,7 +57,8 @@ def is_default(config: Schedule, problem: NormalProblem) -> bool:
     [
         (ReductionConstants, ["grid_reductions"], 0.050, 0.13),
         (ReductionConstants, ["grid_reductions_large"], 0.025, 0.09),
-        (ScanConstants, ["grid_reductions"], 0.032, 0.075),
+        (ScanConstants, ["grid_reductions", "grid_scans"], 0.05, 0.2),
+        (ScanSplitConstants, ["grid_scans"], 0.05, 0.2),
         (GatherConstants, ["grid_moves"], 0.027, 0.070),
         (TransposeConstants, ["grid_moves", "grid_transposes", "grid_transposes_2"], 0.040, 0.14),
     ],

@@ -139,7 +139,7 @@ class Writer:
             if node.op == "input":
                 x = reached[node.attr]
                 self._leaf(
-                    node, x.name, x.access.dtype, f"{x.name}_items[v][e]" if x.kind == "row" else f"{x.name}_value"
+                    node, x.name, x.access.dtype, f"items.{x.name}[v][e]" if x.kind == "row" else f"{x.name}_value"
                 )
             elif node.op == "scalar":
                 self._leaf(node, identifier(node.attr), node.dtype, identifier(node.attr))

@@ -11,28 +11,27 @@ from dataclasses import dataclass
 
 from kgen.codegen.source import Launch
 from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
-from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Target
-from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, where
-from kgen.ops.common import axes
+from kgen.dsl.vector import Vector, ceil_div, floor, log2, maximum, minimum, where
 from kgen.ops.common.memory_bound import LINE, bytes_in_flight, narrowness
-from kgen.ops.rowwise.problem import normalise, suites
-from kgen.ops.scan.kernel import along_row, input_bytes, matches, scans_of, state_bytes
+from kgen.ops.scan.kernel import along_row, input_bytes, scans_of, state_bytes
 from kgen.ops.scan.schedule import ScanSchedule
 from kgen.tuning_db.machines import constants
 
 
 @dataclass(frozen=True)
 class ScanConstants(Constants, model="scan"):
-    """Times in seconds, `line` in clocks; the last four are instructions."""
+    """Times in seconds, `line` in clocks; the last four are instructions of a warp."""
 
     start: float
     memory: float  # the share of the bandwidth that is reached
     narrow: float  # how much longer it takes for each halving of a vector of 16 bytes
+    uneven: float  # how much of the bandwidth is lost with multiprocessors that have fewer blocks than others: 1 all, 0 none
+    block: float  # until the next block is started
     line: float  # of a line that a warp's access touches
     latency: float  # for which an SM's share of the bandwidth is to be under way
     threads: float  # the share of an SM's threads that are there
@@ -78,6 +77,10 @@ class Scan(ScanSchedule):
         """no row has more than twice the threads that have something to do"""
         return (self.row_threads == 1) | (self.row_threads * self.pack < 4 * max(problem.leading[-1], 1))
 
+    @property
+    def register_bytes(self) -> Vector:
+        return where(self.threads == 1024, 80, 160)
+
     def misfit(self, problem: NormalProblem, target: Target) -> Vector:
         """Eight vectors of single elements alone, by a warp or more: of others four were as fast, or faster."""
         return where((self.vectors == 8) & ((self.pack > 1) | (self.row_threads < 32)), 1, 0)
@@ -106,27 +109,31 @@ class Scan(ScanSchedule):
         *outer, length = problem.leading
         rows, tile = math.prod(outer), self.row_threads * self.pack * self.vectors
         tiles = maximum(1, ceil_div(length, tile))
-        warps = ceil_div(rows * self.row_threads, 32)
-        resident = minimum(target.max_threads_per_sm * k.threads, 32 * warps / target.sm_count)
+        blocks = ceil_div(rows, floor(self.threads / self.row_threads))
+        most = ceil_div(blocks, target.sm_count)  # of a multiprocessor
+        room = minimum(target.max_threads_per_sm * k.threads, target.max_blocks_per_sm * self.threads)
+        resident = minimum(room, most * self.threads)
         flight = (
             resident * self.pack * self.vectors * input_bytes(problem) / maximum(1.0, tiles * tile / max(length, 1))
         )
         enough = flight / bytes_in_flight(target, k.latency)
-        flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
+        busy = (blocks / (most * target.sm_count)) ** k.uneven
+        flow = target.bandwidth * k.memory * busy * enough / (1 + enough**4) ** 0.25
         flow = flow / narrowness(self.pack * input_bytes(problem), k.narrow)
-        waves = maximum(1.0, 32 * warps / (target.sm_count * target.max_threads_per_sm * k.threads))
+        waves = maximum(1.0, most * self.threads / room)
         several = self.row_threads > 32
         latency = k.tile + k.element * self.vectors * self.pack + where(several, k.barrier, 0.0)
         work = sum(k.exponential if scan.op == "logcumsumexp" else k.work for scan in scans_of(problem.graph))
         shuffles = k.combine * log2(2 * minimum(32, self.row_threads)) * self.vectors
         shuffles = shuffles + where(several, k.barrier_instructions, 0.0)
-        instructions = warps * tiles * (self.pack * self.vectors * work + shuffles)
-        issued = instructions / (4 * target.sm_count * target.clock_hz * minimum(1.0, resident / 512))
+        instructions = tiles * (self.pack * self.vectors * work + shuffles)  # of a warp
+        issued = most * self.threads / 32 * instructions / (4 * target.clock_hz * minimum(1.0, resident / 512))
         parts = (
             problem.bytes / maximum(flow, 1.0),
             issued,
-            self._lines(problem, warps * tiles, target),
+            self._lines(problem, blocks * self.threads / 32 * tiles, target),
             tiles * latency * waves,
+            blocks * k.block,
         )
         return k.start + sum(part**4 for part in parts) ** 0.25
 
@@ -139,6 +146,3 @@ class Scan(ScanSchedule):
             stretch = minimum(self.row_threads, 32) * self.pack * a.bytes / LINE
             found = found + maximum(1.0, minimum(rows * (stretch + 1), rows * length * a.bytes / LINE))
         return tiles * self.vectors * found * k.line / (target.sm_count * target.clock_hz)
-
-
-family = register_family(Family("scan", (Scan,), matches, normalise, axes.dims, suites))

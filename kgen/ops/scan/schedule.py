@@ -11,7 +11,7 @@ from kgen.dsl.problem import NormalProblem, Problem, common_alignment
 from kgen.dsl.schedule import SearchSpace
 from kgen.dsl.size import Dim, Size, prod
 from kgen.dsl.target import Target
-from kgen.dsl.vector import Vector, where
+from kgen.dsl.vector import Vector
 from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule
 from kgen.ops.rowwise.kernel import accesses
 from kgen.ops.rowwise.problem import LONGEST
@@ -19,9 +19,10 @@ from kgen.ops.scan.kernel import along_row, context, input_bytes, matches, param
 
 
 class ScanSchedule(VectorSchedule):
-    """`pack` elements of a vector, `vectors` of a thread in a tile."""
+    """`pack` elements of a vector, `vectors` of a thread in a tile, `stages` tiles under way."""
 
     vectors: Choice[int]
+    stages: Choice[int] | int = 1
     threads: Choice[int]
     load: Choice[str]
     store: Choice[str]
@@ -35,9 +36,9 @@ class ScanSchedule(VectorSchedule):
     @pruning
     @vectorised
     def registers(self, problem: Problem, target: Target) -> Vector:
-        """a thread's vectors of a tile and their states fit in its registers: at most 160 bytes, 80 with 1024 threads"""
-        held = self.vectors * (self.pack * input_bytes(problem) + state_bytes(problem.graph))
-        return (self.vectors == 1) | (held <= where(self.threads == 1024, 80, 160))
+        """a thread's vectors of the tiles under way, and their states, fit in its registers"""
+        held = self.stages * self.vectors * (self.pack * input_bytes(problem) + state_bytes(problem.graph))
+        return (self.vectors == 1) | (held <= self.register_bytes)
 
     @pruning
     def plain_single_elements(self, problem: Problem, target: Target) -> bool:
@@ -100,6 +101,11 @@ class ScanSchedule(VectorSchedule):
         )
 
     # What a subclass gives.
+
+    @property
+    def register_bytes(self) -> Vector:
+        """Bytes of a thread's registers for these."""
+        raise NotImplementedError
 
     def limits(self, problem: Problem, rows: Size) -> tuple[Limit, ...]:
         """What indices of 32 bits allow."""

@@ -20,8 +20,9 @@ __device__ __forceinline__ float max_nan(float a, float b) {
 
 constexpr int THREADS = 256;
 constexpr int ROW_THREADS = 256;  // threads of a block that share a row
-constexpr int PACK = 1;           // elements of a vector
-constexpr int VECTORS = 4;        // of a thread in a tile
+constexpr int LANES = ROW_THREADS < 32 ? ROW_THREADS : 32;
+constexpr int PACK = 1;     // elements of a vector
+constexpr int VECTORS = 4;  // of a thread in a tile
 constexpr int TILE = ROW_THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -317,8 +318,53 @@ __device__ __forceinline__ void scan_lanes(State& state) {
   }
 }
 
+// Makes of the states of this thread's vectors in a tile those of what is before each of them in its warp, and finds
+// what is in warps before, and what the tile comes to. The tile is that of Threads neighbouring threads: of a block's
+// where they are more than a warp. Vectors of a warp lie together in it, those of number v of all its lanes before
+// those of number v + 1. Several warps have WARPS states in shared memory.
+template <int Threads, typename State, int Vectors>
+__device__ __forceinline__ void scan_vectors(State (&vectors)[Vectors], State* shared, State& warps_before,
+                                             State& tile) {
+  constexpr int LANES = Threads < 32 ? Threads : 32, WARPS = Threads / LANES;
+  const int lane = threadIdx.x % LANES;
+  State warp;
+#pragma unroll
+  for (int v = 0; v < Vectors; ++v) {
+    State up_to = vectors[v];
+    scan_lanes<LANES>(up_to);
+    vectors[v] = warp;
+    const State others = state_before<LANES>(up_to, 1);
+    if (lane > 0) vectors[v].combine(others);
+    warp.combine(state_of_lane<LANES>(up_to, LANES - 1));
+  }
+  warps_before = State();
+  if constexpr (WARPS > 1) {
+    const int number = threadIdx.x / 32;
+    if (lane == 0) put_state(shared + number, warp);
+    __syncthreads();
+    State up_to = lane < WARPS ? shared[lane] : State();
+    scan_lanes<WARPS>(up_to);
+    const State others = state_of_lane<32>(up_to, number > 0 ? number - 1 : 0);
+    if (number > 0) warps_before = others;
+    tile = state_of_lane<32>(up_to, WARPS - 1);
+  } else {
+    tile = warp;
+  }
+}
+
+// Adds what is before all of a thread's vectors to what is before each.
+template <typename State, int Vectors>
+__device__ __forceinline__ void add_before(State (&vectors)[Vectors], const State& start) {
+#pragma unroll
+  for (int v = 0; v < Vectors; ++v) {
+    State all = start;
+    all.combine(vectors[v]);
+    vectors[v] = all;
+  }
+}
+
 // A row's tiles one after the other, by Threads neighbouring threads of a block: all of them where they are more than a
-// warp. Vectors of a warp lie together in a tile, those of number v of all its lanes before those of number v + 1.
+// warp.
 template <typename State, int Threads>
 struct RowScan {
   static constexpr int LANES = Threads < 32 ? Threads : 32;
@@ -326,43 +372,17 @@ struct RowScan {
   State before;  // of the tiles so far
   int turn = 0;
 
-  // In the row's next tile, makes of the states of this thread's vectors those of all that is before each of them.
-  // Several warps have 2 * WARPS states in shared memory: those of two tiles in turn, so that a barrier a tile is
-  // enough.
+  // In the row's next tile, makes of the states of this thread's vectors those of all that is before each of them; see
+  // scan_vectors. Several warps have 2 * WARPS states in shared memory: those of two tiles in turn, so that a barrier a
+  // tile is enough.
   template <int Vectors>
   __device__ __forceinline__ void next(State (&vectors)[Vectors], State* shared) {
-    const int lane = threadIdx.x % LANES;
-    State warp;
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-      State up_to = vectors[v];
-      scan_lanes<LANES>(up_to);
-      vectors[v] = warp;
-      const State others = state_before<LANES>(up_to, 1);
-      if (lane > 0) vectors[v].combine(others);
-      warp.combine(state_of_lane<LANES>(up_to, LANES - 1));
-    }
-    State start = before;
-    if constexpr (WARPS > 1) {
-      State* const states = shared + turn * WARPS;
-      turn ^= 1;
-      const int number = threadIdx.x / 32;
-      if (lane == 0) put_state(states + number, warp);
-      __syncthreads();
-      State up_to = lane < WARPS ? states[lane] : State();
-      scan_lanes<WARPS>(up_to);
-      const State others = state_of_lane<32>(up_to, number > 0 ? number - 1 : 0);
-      if (number > 0) start.combine(others);
-      before.combine(state_of_lane<32>(up_to, WARPS - 1));
-    } else {
-      before.combine(warp);
-    }
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-      State all = start;
-      all.combine(vectors[v]);
-      vectors[v] = all;
-    }
+    State start = before, warps_before, tile;
+    scan_vectors<Threads>(vectors, shared + turn * WARPS, warps_before, tile);
+    start.combine(warps_before);
+    before.combine(tile);
+    turn ^= 1;
+    add_before(vectors, start);
   }
 };
 
@@ -373,9 +393,12 @@ struct Bool {
 };
 
 using State = RowState<LogSumExpState<float, PreciseExp>>;
-using Scan = RowScan<State, ROW_THREADS>;
 using Input_x = UnitInput<float, PACK>;
 using Output_out = UnitOutput<float, PACK>;
+// A thread's vectors of a tile.
+struct Items {
+  Input_x::Items x[VECTORS];
+};
 
 // What is scanned, of one element.
 __device__ __forceinline__ void values(float x, float& result0) { result0 = x; }
@@ -383,42 +406,48 @@ __device__ __forceinline__ void values(float x, float& result0) { result0 = x; }
 // The results, of one element.
 __device__ __forceinline__ void finish(float logcumsumexp0, float& result0) { result0 = logcumsumexp0; }
 
-#line 387 "logcumsumexp.cu"
+#line 410 "logcumsumexp.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     logcumsumexp(const float* x, float* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index rows = static_cast<Index>(n0);
   const Index own = static_cast<Index>(blockIdx.x) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;
   const Index row = min(own, rows - 1);
-  const int lane = threadIdx.x % Scan::LANES, warp = threadIdx.x % ROW_THREADS / Scan::LANES;
+  const int lane = threadIdx.x % LANES, warp = threadIdx.x % ROW_THREADS / LANES;
   const float* const x_row = x + row * x_s0;
   float* const out_row = out + row * out_s0;
-  Scan scan;
+
+  RowScan<State, ROW_THREADS> scan;
   const auto scan_tile = [&](int tile, auto whole) {
     [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
-    const int first = tile + (warp * VECTORS * Scan::LANES + lane) * PACK;
-    Input_x::Items x_items[VECTORS];
+    const int first = tile + (warp * VECTORS * LANES + lane) * PACK;
+    Items items;
     State states[VECTORS];
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * Scan::LANES * PACK;
-      x_items[v] = Input_x::load(x_row + column, 1, WHOLE ? PACK : n1 - column);
+      const int column = first + v * LANES * PACK;
+      items.x[v] = Input_x::load(x_row + column, 1, WHOLE ? PACK : n1 - column);
     }
+
     const auto update = [&](State& state, int v, int e) {
       float value0;
-      values(x_items[v][e], value0);
-      const RowElement<true> place{first + v * Scan::LANES * PACK + e};
+      values(items.x[v][e], value0);
+      const RowElement<true> place{first + v * LANES * PACK + e};
       get<0>(state).update(value0, place);
     };
+
     // What is beyond the row's end comes after all of it, and changes nothing.
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v)
+    for (int v = 0; v < VECTORS; ++v) {
+      states[v] = State();
 #pragma unroll
       for (int e = 0; e < PACK; ++e) update(states[v], v, e);
+    }
+
     scan.next(states, reinterpret_cast<State*>(shared));
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * Scan::LANES * PACK;
+      const int column = first + v * LANES * PACK;
       State& state = states[v];
       Output_out::Items out_vector;
 #pragma unroll
