@@ -107,7 +107,7 @@ class ScanSplit(ScanSchedule):
         return ceil_div_size(Dim(f"n{len(problem.leading) - 1}"), self.threads * self.pack * self.vectors)
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
-        """Time to move the bytes, where enough of them are in flight (Little's law); of the instructions; or of a block's tiles."""
+        """Time to move the bytes, where enough of them are in flight (Little's law); the instructions', or that of a block's tiles."""
         k = constants(ScanSplitConstants, target)
         *outer, length = problem.leading
         rows, each = math.prod(outer), self.threads * self.pack * self.vectors
