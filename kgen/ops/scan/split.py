@@ -50,7 +50,10 @@ class ScanSplit(ScanSchedule):
 
     template = "scan_split.cu.j2"
     model = ScanSplitConstants
-    techniques = {"rows shared by blocks": {}}
+    techniques = {
+        "rows shared by blocks, a tile of each at a time": {"stages": 1},
+        "rows shared by blocks, two tiles of each": {"stages": 2},
+    }
 
     pack = choice(8, 4, 16, 2, 1)  # elements of one vector
     vectors = choice(1, 2, 4, 8, 16)  # of a thread in a tile
@@ -107,7 +110,7 @@ class ScanSplit(ScanSchedule):
         return ceil_div_size(Dim(f"n{len(problem.leading) - 1}"), self.threads * self.pack * self.vectors)
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
-        """Time to move the bytes, where enough of them are in flight (Little's law); the instructions', or that of a block's tiles."""
+        """Time to move the bytes, at Little's law of those in flight; that of the instructions, or of a block's tiles."""
         k = constants(ScanSplitConstants, target)
         *outer, length = problem.leading
         rows, each = math.prod(outer), self.threads * self.pack * self.vectors
