@@ -51,6 +51,7 @@ class ScanSplit(ScanSchedule):
     template = "scan_split.cu.j2"
     model = ScanSplitConstants
     techniques = {
+        "rows shared by blocks, single elements": {"pack": 1},
         "rows shared by blocks, a tile of each at a time": {"stages": 1},
         "rows shared by blocks, two tiles of each": {"stages": 2},
     }
