@@ -26,7 +26,7 @@ from kgen.dsl.size import minimum as least
 from kgen.dsl.target import Target
 from kgen.dsl.vector import Vector, each, log2, maximum, minimum, of_class, where
 from kgen.ops.common.axes import dims
-from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight, load_policy
+from kgen.ops.common.memory_bound import LINE, LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight, load_policy
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
 from kgen.ops.elementwise.items import Items, calls, parts, repeating
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
@@ -46,11 +46,13 @@ class ElementwiseConstants(Constants, model="elementwise"):
     loop: float  # how much of the bandwidth is left to blocks that loop
     many_items: float  # the same, to more than two items a thread
     l2_rate: float  # bytes that L2 moves to the SMs in the time that memory moves one
+    l2_small: float  # how much more of what is an eighth of L2 or less
     l1_rate: float  # bytes a clock between L1 and an SM
     hidden: float  # the share of memory's time that hides what goes through L1
     beside: float  # what the rest of that costs
     lasting: float  # of the bandwidth, where what is read stays longer in L2 than what is written
     call: float  # instructions of a function that takes long
+    block: float  # until the next block is started, of those that do not loop
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
@@ -369,17 +371,30 @@ class Elementwise(VectorSchedule):
         beside = k.beside * maximum(0.0, near - k.hidden * memory)
         if load_policy(problem, target) == "evict_last":
             memory = memory / where(self.load == "evict_last", k.lasting, 1.0)
-        return k.start + maximum(memory, near, computing, *self._strided(v, target, k.l2_rate)) + beside
+        started = where(self.blocks_per_sm == 0, threads / self.threads * k.block, 0.0)
+        rate = k.l2_rate * where(8 * problem.bytes < target.l2_bytes, k.l2_small, 1.0)
+        return k.start + maximum(memory, near, computing, started, *self._strided(v, target, rate)) + beside
 
     def _strided(self, v: View, target: Target, l2_rate: float) -> tuple[Vector, Vector]:
-        """What strides along the last dimension cost: L2 gives whole sectors, and L1 one line after the other."""
+        """What strides along the last dimension cost: L2 gives whole sectors, and L1 one line after the other.
+
+        Where that dimension is short, a warp goes over several of its rows, whose elements may lie side by side.
+        """
         sectors: Vector = 0.0
         lines: Vector = 0.0
         for c in v.memory:
-            step = c.strides[-1] * c.dtype.bytes
-            if step > c.dtype.bytes:
-                sectors += v.elements * min(SECTOR, step)
-                lines = lines + v.elements / 32 * minimum(32.0, maximum(1.0, step * self.pack / 4))
+            size = c.dtype.bytes
+            step = c.strides[-1] * size
+            if step > size:
+                apart = minimum(32.0, maximum(1.0, step * self.pack / 4))
+                whole: Vector = min(SECTOR, step)
+                if len(v.sizes) > 1 and c.strides[-2] == 1:
+                    along = maximum(1.0, 32 * self.pack / v.sizes[-1])
+                    parts = maximum(1.0, v.sizes[-1] / self.pack) * maximum(1.0, along * size / LINE)
+                    apart = minimum(apart, maximum(1.0, parts))
+                    whole = minimum(whole, size + SECTOR / along)
+                sectors = sectors + v.elements * whole
+                lines = lines + v.elements / 32 * apart
         return sectors / (l2_rate * target.bandwidth), lines / (target.sm_count * target.clock_hz)
 
 
