@@ -125,6 +125,6 @@ def test_two_equal_times_are_one_vector_a_thread() -> None:
 
 @pytest.mark.parametrize(("rows", "columns", "dtype"), [(2, 1789564, "f32"), (4, 395875, "f32"), (2, 2553953, "f16")])
 def test_few_long_rows_are_transposed_without_tiles(rows: int, columns: int, dtype: str) -> None:
-    """The elements that a warp reads lie side by side in each of so few rows: at best 8.8, 5.0 and 10 us, by tiles 24, 9 and 38."""
+    """What a warp reads lies side by side in each of so few rows: at best 8.8, 5.0 and 10 us, by tiles 24, 9 and 38."""
     problem = normalised(kgen.transpose.problem({"...": (1,), "M": rows, "N": columns}, dtype=dtype))
     assert isinstance(Candidates(problem, H200).default, kgen.Elementwise)
