@@ -79,7 +79,7 @@ class Scan(ScanSchedule):
 
     @property
     def register_bytes(self) -> Vector:
-        return where(self.threads == 1024, 80, 160)
+        return where(self.threads == 1024, 80, 160)  # of 64 registers and of more: more spill
 
     def misfit(self, problem: NormalProblem, target: Target) -> Vector:
         """Eight vectors of single elements alone, by a warp or more: of others four were as fast, or faster."""

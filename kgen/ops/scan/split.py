@@ -23,7 +23,7 @@ from kgen.tuning_db.machines import constants
 
 #: Tiles of a group, and groups of a section (SharedRow, templates/common/scan.cuh).
 GROUP = 32
-#: Beside those of groups, which are 3% more.
+#: Words of tiles at most, so that 32 bits count them and those of groups, 3% more.
 _MOST_WORDS = 2**30
 
 
@@ -72,7 +72,7 @@ class ScanSplit(ScanSchedule):
 
     @property
     def register_bytes(self) -> Vector:
-        return where(self.threads * self.blocks_per_sm > 512, 160, 320)
+        return where(self.threads * self.blocks_per_sm > 512, 160, 320)  # of 64 registers and of 128: more spill
 
     @rule
     @sized
@@ -111,7 +111,7 @@ class ScanSplit(ScanSchedule):
         return ceil_div_size(Dim(f"n{len(problem.leading) - 1}"), self.threads * self.pack * self.vectors)
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
-        """Time to move the bytes, at Little's law of those in flight; that of the instructions, or of a block's tiles."""
+        """The longest of: the bytes (by Little's law), the instructions, the tiles of a block one after another."""
         k = constants(ScanSplitConstants, target)
         *outer, length = problem.leading
         rows, each = math.prod(outer), self.threads * self.pack * self.vectors
