@@ -38,6 +38,9 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     ]),
     "RowwiseCluster": ("layer_norm", {"...": (64,), "N": 65536}, [{}]),
     "Scan": ("logcumsumexp", ROWS, [{}, {"row_threads": 256, "threads": 256}]),
+    "ScanSplit": ("cumsum", {"...": (2,), "N": 1 << 18}, [
+        {"stages": stages, "pack": 1, "vectors": 1, "threads": 128, "blocks_per_sm": 1} for stages in (1, 2)
+    ]),
     "Reduce": ("reduce_sum", LINE, [
         {}, {"within": "sequential", "finish": "two_pass", "blocks_per_sm": 2}, {"within": "interleaved"}
     ]),

@@ -500,6 +500,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
   const Index rows = static_cast<Index>(n0);
   const int row_tiles = (n1 + TILE - 1) / TILE;
   const Index count = rows * row_tiles;
+  if (blockIdx.x >= count) return;  // the one block of a launch without any
   const long long row_words = SharedRow<State>::words(row_tiles);
   const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
   int turn = 0;

@@ -452,6 +452,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const Index rows = static_cast<Index>(n0);
   const int row_tiles = (n1 + TILE - 1) / TILE;
   const Index count = rows * row_tiles;
+  if (blockIdx.x >= count) return;  // the one block of a launch without any
   const long long row_words = SharedRow<State>::words(row_tiles);
   const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
   int turn = 0;
@@ -547,7 +548,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
   ScanTile tile;
   // The next tile's sum is left before this one waits for those of others.
-  if (blockIdx.x < count) begin(blockIdx.x, tile);
+  begin(blockIdx.x, tile);
   __syncthreads();
   for (Index number = blockIdx.x; number < count; number += gridDim.x) {
     ScanTile next;
