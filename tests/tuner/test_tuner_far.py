@@ -30,6 +30,7 @@ _NO_ROWS = {
     "LinearAttention",
     "LinearAttentionWgmma",
     "Reduce",
+    "ScanSplit",
     "ColumnStats",
     "ChannelStats",
     "GatherSum",
