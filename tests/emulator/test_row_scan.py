@@ -11,17 +11,19 @@ from emulated_kernels import aligned, make, read, write
 from kgen import emulator
 from kgen.codegen.library import functions_used
 
-_ROWS = """
+_AFFINE = """
 // x -> factor * x + sum, after what is before it.
-struct Affine {{
+struct Affine {
   double factor = 1;
   double sum = 0;
-  __device__ __forceinline__ void combine(const Affine& later) {{
+  __device__ __forceinline__ void combine(const Affine& later) {
     sum = later.factor * sum + later.sum;
     factor *= later.factor;
-  }}
-}};
+  }
+};
+"""
 
+_ROWS = """
 extern "C" __global__ void __launch_bounds__({threads}) rows(const double* factors, const double* terms, double* found, int n) {{
   extern __shared__ __align__(1024) unsigned char shared[];
   using Scan = RowScan<Affine, {row_threads}>;
@@ -51,7 +53,7 @@ def test_a_recurrence(length: int, threads: int, row_threads: int, vectors: int)
     draw = np.random.default_rng(length)
     factors, terms = (aligned(draw.choice((-1.0, 0.0, 1.0, 1.0), rows * length)) for _ in range(2))
     found = aligned(np.zeros(rows * length))
-    text = _ROWS.format(threads=threads, row_threads=row_threads, vectors=vectors)
+    text = _AFFINE + _ROWS.format(threads=threads, row_threads=row_threads, vectors=vectors)
     source = make(functions_used("common", text) + text, threads, 2 * 16 * threads // 32, 90)
     emulator.compile(source).launch([read(factors), read(terms), write(found), length], (1, 1, 1))
     expected = np.zeros((rows, length))
@@ -63,25 +65,16 @@ def test_a_recurrence(length: int, threads: int, row_threads: int, vectors: int)
 
 
 _TILES = """
-struct Affine {{
-  double factor = 1;
-  double sum = 0;
-  __device__ __forceinline__ void combine(const Affine& later) {{
-    sum = later.factor * sum + later.sum;
-    factor *= later.factor;
-  }}
-}};
-
 extern "C" __global__ void __launch_bounds__(32) tiles(
-    const double* factors, const double* terms, double* found, long long* left, int n) {{
+    const double* factors, const double* terms, double* found, long long* left, int n) {
   const SharedRow<Affine> row(left, n);
-  for (int tile = blockIdx.x; tile < n; tile += gridDim.x) {{
-    const Affine own{{factors[tile], terms[tile]}};
+  for (int tile = blockIdx.x; tile < n; tile += gridDim.x) {
+    const Affine own{factors[tile], terms[tile]};
     row.leave(tile, own);
     const Affine before = row.before(tile, own);
     if (threadIdx.x == 0) found[tile] = factors[tile] * before.sum + terms[tile];
-  }}
-}}
+  }
+}
 """
 
 
@@ -93,7 +86,7 @@ def test_tiles_of_blocks(length: int, seed: int) -> None:
     factors, terms = (aligned(draw.choice((-1.0, 0.0, 1.0, 1.0), length)) for _ in range(2))
     found, groups = aligned(np.zeros(length)), -(-length // 32)
     left = aligned(np.zeros(4 * (length + groups + -(-groups // 32)), dtype=np.int64))
-    text = _TILES.format()
+    text = _AFFINE + _TILES
     source = make(functions_used("common", text) + text, 32, 0, 90)
     source = replace(source, launch=replace(source.launch, cooperative=True))
     options = emulator.Options(threads=1, seed=seed)

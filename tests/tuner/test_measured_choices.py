@@ -57,8 +57,9 @@ def is_default(config: Schedule, problem: NormalProblem) -> bool:
     [
         (ReductionConstants, ["grid_reductions"], 0.050, 0.13),
         (ReductionConstants, ["grid_reductions_large"], 0.025, 0.09),
-        (ScanConstants, ["grid_reductions", "grid_scans"], 0.05, 0.2),
-        (ScanSplitConstants, ["grid_scans"], 0.05, 0.2),
+        (ScanConstants, ["grid_reductions"], 0.032, 0.075),
+        (ScanConstants, ["grid_reductions", "grid_scans"], 0.040, 0.14),
+        (ScanSplitConstants, ["grid_scans"], 0.033, 0.11),
         (GatherConstants, ["grid_moves"], 0.027, 0.070),
         (TransposeConstants, ["grid_moves", "grid_transposes", "grid_transposes_2"], 0.040, 0.14),
     ],

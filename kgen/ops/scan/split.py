@@ -71,6 +71,11 @@ class ScanSplit(ScanSchedule):
         return self.threads * self.blocks_per_sm <= 1024
 
     @property
+    def tile(self) -> Vector:
+        """Elements of a tile."""
+        return self.threads * self.pack * self.vectors
+
+    @property
     def register_bytes(self) -> Vector:
         return where(self.threads * self.blocks_per_sm > 512, 160, 320)  # of 64 registers and of 128: more spill
 
@@ -78,19 +83,18 @@ class ScanSplit(ScanSchedule):
     @sized
     def words_of_tiles(self, problem: Problem, target: Target) -> Vector:
         """words that are left of tiles are counted in 32 bits"""
-        tile = self.threads * self.pack * self.vectors
-        tiles = math.prod(problem.leading[:-1]) * ceil_div(problem.leading[-1], tile)
+        tiles = math.prod(problem.leading[:-1]) * ceil_div(problem.leading[-1], self.tile)
         return tiles * (state_bytes(problem.graph) // 4) <= _MOST_WORDS
 
     @pruning
     @sized
     def several_tiles(self, problem: Problem, target: Target) -> Vector:
         """a row has several tiles"""
-        return problem.leading[-1] > self.threads * self.pack * self.vectors
+        return problem.leading[-1] > self.tile
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
-        tile = self.threads * self.pack * self.vectors
-        return ((Dim(f"n{len(problem.leading) - 1}"), tile), (Dim(f"n{len(problem.leading) - 1}"), GROUP // 2 * tile))
+        length = Dim(f"n{len(problem.leading) - 1}")
+        return (length, self.tile), (length, GROUP // 2 * self.tile)
 
     def limits(self, problem: Problem, rows: Size) -> tuple[Limit, ...]:
         return (Limit(rows * self._tiles(problem) * (state_bytes(problem.graph) // 4), _MOST_WORDS),)
@@ -108,21 +112,21 @@ class ScanSplit(ScanSchedule):
         return Pointer("left", i64, "", "counters", words), Pointer("finished", i32, "", "counters", 1)
 
     def _tiles(self, problem: Problem) -> Size:
-        return ceil_div_size(Dim(f"n{len(problem.leading) - 1}"), self.threads * self.pack * self.vectors)
+        return ceil_div_size(Dim(f"n{len(problem.leading) - 1}"), self.tile)
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
         """The longest of: the bytes (by Little's law), the instructions, the tiles of a block one after another."""
         k = constants(ScanSplitConstants, target)
         *outer, length = problem.leading
-        rows, each = math.prod(outer), self.threads * self.pack * self.vectors
-        tiles = rows * maximum(1, ceil_div(length, each))
+        rows = math.prod(outer)
+        tiles = rows * maximum(1, ceil_div(length, self.tile))
         blocks = minimum(tiles, target.sm_count * self.blocks_per_sm)
-        flight = blocks / target.sm_count * each * input_bytes(problem)
+        flight = blocks / target.sm_count * self.tile * input_bytes(problem)
         enough = flight / bytes_in_flight(target, k.latency)
         flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
         flow = flow / narrowness(self.pack * input_bytes(problem), k.narrow)
         work = sum(k.exponential if scan.op == "logcumsumexp" else k.work for scan in scans_of(problem.graph))
-        issued = ceil_div(tiles, target.sm_count) * each / 32 * work / (4 * target.clock_hz)
+        issued = ceil_div(tiles, target.sm_count) * self.tile / 32 * work / (4 * target.clock_hz)
         # What a group of neighbours comes to is left when all of them are seen.
         neighbours = blocks / rows
         looks = where(neighbours > 1, 1, 0) + where(neighbours > GROUP, 1, 0)
