@@ -106,6 +106,7 @@ from kgen.ops.rowwise import Rowwise as Rowwise
 from kgen.ops.rowwise import RowwiseCluster as RowwiseCluster
 from kgen.ops.rowwise import RowwiseSpan as RowwiseSpan
 from kgen.ops.scan import Scan as Scan
+from kgen.ops.scan import ScanSpan as ScanSpan
 from kgen.ops.scan import ScanSplit as ScanSplit
 from kgen.ops.scatter import ScatterAdd as ScatterAdd
 from kgen.ops.scatter import ScatterBins as ScatterBins

@@ -19,7 +19,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, f64, i64
-from kgen.ops.scan import Scan, ScanSplit
+from kgen.ops.scan import Scan, ScanSpan, ScanSplit
 from kgen.ops.scan.split import GROUP
 
 (N,) = dims("N")
@@ -79,7 +79,7 @@ def _make(
     fixed: dict[str, Value] = {
         name: source.choice(schedule.fields[name].values)
         for name in ("pack", "vectors", "row_threads", "threads")
-        if name in schedule.fields and (name != "threads" or schedule is ScanSplit)
+        if name in schedule.fields and (name != "threads" or schedule is not Scan)
     }
     traits = {
         "expression": source.choice(expressions(DTYPES[dtype])),
@@ -94,7 +94,9 @@ def _make(
     if name == "threads" and schedule is Scan:
         fixed["row_threads"] = source.choice((1, 4, 32, value))
     graph = operator(dtype, traits["expression"]).graphs[0]
-    pack, row_threads = int(fixed["pack"]), int(fixed.get("row_threads", fixed.get("threads", 1)))
+    if schedule is ScanSpan:  # rows that follow one another
+        fixed["span_bytes"], traits["operands"] = 8192, "dense"
+    pack, row_threads = int(fixed.get("pack", 1)), int(fixed.get("row_threads", fixed.get("threads", 1)))
     tile = pack * row_threads * int(fixed["vectors"])
     length = _length(source, traits["length"], pack, tile)
     if schedule is ScanSplit:  # rows of several tiles, now and then of several groups of them
@@ -118,6 +120,8 @@ def _cost(config: Schedule, problem: Problem) -> float:
     rows = math.prod(problem.leading[:-1])
     if isinstance(config, ScanSplit):
         blocks = rows * math.ceil(problem.leading[-1] / (config.threads * config.pack * config.vectors))
+    elif isinstance(config, ScanSpan):
+        blocks = math.ceil(rows / max(1, config.rows(problem)))
     else:
         assert isinstance(config, Scan)
         blocks = math.ceil(rows / (config.threads // config.row_threads))
@@ -135,6 +139,6 @@ def groups() -> list[Group]:
             _cost,
             judge=judge,
         )
-        for schedule in (Scan, ScanSplit)
+        for schedule in (Scan, ScanSpan, ScanSplit)
         for number, name in enumerate(("f16", "bf16", "f32", "f64", "i32", "i8", "i64", "f16", "bf16", "f32"))
     ]

@@ -12,3 +12,8 @@ def test_cases(name: str) -> None:
 @pytest.mark.parametrize("name", names("ScanSplit"))
 def test_cases_of_shared_rows(name: str) -> None:
     run_and_compile(name)
+
+
+@pytest.mark.parametrize("name", names("ScanSpan"))
+def test_cases_of_spans(name: str) -> None:
+    run_and_compile(name)

@@ -17,6 +17,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
 from kgen.dsl.vector import Vector, ceil_div, chosen, floor, log2, maximum, minimum, of_class, where
 from kgen.ops.common.memory_bound import load_policy
+from kgen.ops.rowwise.dense import bank_conflicts
 from kgen.ops.rowwise.kernel import accesses, column_bytes, kept_bytes
 from kgen.ops.rowwise.measured import row_load
 from kgen.ops.rowwise.plan import plan_of
@@ -194,21 +195,6 @@ class SpanConstants(Constants, model="rowwise_span"):
 
 
 @functools.lru_cache(maxsize=4096)
-def _conflicts(row_threads: int, length: int, size: int, pack: int) -> int:
-    """In how many parts a warp's access to a vector a thread of its rows in shared memory is made.
-
-    Of vectors of 8 bytes half a warp is served at once, of 16 a quarter, in as many parts as words of one bank are wanted.
-    """
-    starts = [r * length + lane * pack for r in range(32 // row_threads) for lane in range(row_threads)]
-    at_once = 32 * 4 // max(4, pack * size)
-    parts = 0
-    for first in range(0, 32, at_once):
-        served = starts[first : first + at_once]
-        banks = [word % 32 for word in {(start + e) * size // 4 for start in served for e in range(pack)}]
-        parts += max(map(banks.count, banks))
-    return parts
-
-
 @of_class
 def _span_of_class(config: RowwiseSpan, problem: Problem, target: Target) -> tuple[Vector, ...]:
     """Instructions of a thread for an element, and for a row; registers for an element; seconds that a row waits for loads, and
@@ -242,7 +228,9 @@ def span_seconds(config: RowwiseSpan, problem: Problem, target: Target) -> Vecto
     of_row = (elements * an_element + a_row) * where(shared, 1.0, k.own)
     issue = threads * of_row / (128 * k.issued * clocks)
     by_pack = {
-        pack: chosen(config.row_threads, {n: _conflicts(n, length, widest, pack) for n in (1, 2, 4, 8, 16, 32)}, 1)
+        pack: chosen(
+            config.row_threads, {n: bank_conflicts(n, length, pack, widest, pack) for n in (1, 2, 4, 8, 16, 32)}, 1
+        )
         for pack in (1, 2, 4)
     }
     accessed = threads / 32 * vectors * operands * chosen(config.pack, by_pack, 1) * k.access / clocks

@@ -17,14 +17,14 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Source
 from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.expr import walk
-from kgen.dsl.problem import NormalProblem, Operand, Problem, dense_strides
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.vector import Vector, ceil_div, maximum, of_class, of_shape, where
 from kgen.ops.common.memory_bound import least_arch
-from kgen.ops.rowwise.access import Access
+from kgen.ops.rowwise.dense import full_operands, is_one_span, slots_of
 from kgen.ops.rowwise.kernel import Writer, accesses, column_bytes
 from kgen.ops.rowwise.measured import longest_span
 from kgen.ops.rowwise.model import span_seconds
@@ -105,8 +105,7 @@ class RowwiseSpan(Schedule):
     @rule
     def one_span(self, problem: Problem, target: Target) -> bool:
         """rows follow one another without gaps, from a multiple of 16 bytes on, in every operand that has one for each"""
-        read, written = full_operands(problem)
-        return bool(read) and all(is_dense(problem.operand(name)) for name in (*read, *written))
+        return is_one_span(problem)
 
     @rule
     @vectorised
@@ -186,8 +185,7 @@ class RowwiseSpan(Schedule):
     @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
         """The graph; how each operand is reached, and whether rows are one span."""
-        dense = all(is_dense(problem.operand(name)) for operands in full_operands(problem) for name in operands)
-        return problem.graph.digest, accesses(problem), dense
+        return problem.graph.digest, accesses(problem), is_one_span(problem)
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> RowwiseSpan:
@@ -228,36 +226,6 @@ class RowwiseSpan(Schedule):
 
 
 @functools.lru_cache(maxsize=1024)
-def full_operands(problem: Problem) -> tuple[dict[str, Access], dict[str, Access]]:
-    """The inputs that have a row for each of the result and are read, and such outputs, by name."""
-    used = {n.attr for n in problem.graph.nodes if n.op == "input"}
-    inputs, outputs = accesses(problem)
-    read = {o.name: a for o, a in zip(problem.inputs, inputs) if a.kind == "full" and o.name in used}
-    return read, {o.name: a for o, a in zip(problem.outputs, outputs) if a.kind == "full"}
-
-
-def is_dense(o: Operand) -> bool:
-    """Whether an operand's rows follow one another without gaps, from a multiple of 16 bytes on."""
-    given, dense = ([s for s, n in zip(strides, o.shape) if n > 1] for strides in (o.strides, dense_strides(o.shape)))
-    return o.align % 16 == 0 and given == dense
-
-
-@functools.lru_cache(maxsize=1024)
 def slots(problem: Problem) -> tuple[dict[str, int], tuple[int, ...]]:
-    """The slot of each operand in shared memory, and the bytes of an element in each slot.
-
-    An output has the slot of an input whose elements are as large, while there is one: a thread has read what it replaces,
-    unless one column decides of a row's value, which is read again.
-    """
-    read, written = full_operands(problem)
-    slot, sizes = {name: i for i, name in enumerate(read)}, [a.bytes for a in read.values()]
-    again = any(n.op == "pick" for n in walk(plan_of(problem.graph, False).results))
-    free = [] if again else list(range(len(sizes)))
-    for name, a in written.items():
-        fits = [i for i in free if sizes[i] == a.bytes]
-        if fits:
-            free.remove(fits[0])
-        else:
-            sizes.append(a.bytes)
-        slot[name] = fits[0] if fits else len(sizes) - 1
-    return slot, tuple(sizes)
+    """See slots_of. Results take no input's place where one column decides of a row's value, which is read again."""
+    return slots_of(problem, not any(n.op == "pick" for n in walk(plan_of(problem.graph, False).results)))

@@ -5,8 +5,9 @@ from kgen.ops.common import axes
 from kgen.ops.rowwise.problem import normalise, suites
 from kgen.ops.scan.kernel import matches
 from kgen.ops.scan.scan import Scan
+from kgen.ops.scan.span import ScanSpan
 from kgen.ops.scan.split import ScanSplit
 
-__all__ = ["Scan", "ScanSplit", "family"]
+__all__ = ["Scan", "ScanSpan", "ScanSplit", "family"]
 
-family = register_family(Family("scan", (Scan, ScanSplit), matches, normalise, axes.dims, suites))
+family = register_family(Family("scan", (Scan, ScanSpan, ScanSplit), matches, normalise, axes.dims, suites))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kgen.codegen.expression import Argument, pointwise_function, walk_to
@@ -43,11 +43,12 @@ class Along:
     """An operand as the template writes it: `kind` is "row" where it runs along the row, else "value".
 
     `policy` is the C++ type by which its vectors are loaded or stored (templates/common/operand.cuh), `step` what neighbours are
-    apart.
+    apart. Rows that are `shared` lie in shared memory, NAME_AT bytes in, number `own` of the block's.
     """
 
     access: Access
     kind: str
+    shared: bool
     pointer: str
     row: str
     element: str
@@ -63,7 +64,7 @@ class Along:
         return self.access.ctype
 
     @classmethod
-    def of(cls, a: Access, rank: int, output: bool, vectors: str) -> Along:
+    def of(cls, a: Access, rank: int, output: bool, vectors: str, shared: bool) -> Along:
         """`vectors` is the policy of accesses by vectors, ", LoadEvictLast" for one."""
         kind = "row" if a.kind in ("full", "column") else "value"
         pointer = f"{a.ctype}* const {a.name}_row" if output else f"const {a.ctype}* const {a.name}_row"
@@ -71,7 +72,11 @@ class Along:
         element = f"{a.name}_row + column{f' * {stride}' if stride else ''}"
         way, unit = "Output" if output else "Input", "" if a.strided else vectors
         policy = f"{'Strided' if a.strided else 'Unit'}{way}<{a.ctype}, PACK{unit}>"
-        return cls(a, kind, pointer, Reached(a, rank, "", "", "").row(), element, stride or "1", policy)
+        row = Reached(a, rank, "", "", "").row()
+        if shared:
+            qualified = a.ctype if output else f"const {a.ctype}"
+            row = f"reinterpret_cast<{qualified}*>(shared + {a.name}_AT) + own * n{rank - 1}"
+        return cls(a, kind, shared, pointer, row, element, stride or "1", policy)
 
 
 @dataclass(frozen=True)
@@ -106,10 +111,13 @@ class Context:
     finish: Function
 
 
-def context(problem: Problem, wide: bool, load: str, store: str) -> Context:
-    """What the templates see, with indices of rows of 64 bits if `wide`, by such policies of loads and stores."""
+def context(problem: Problem, wide: bool, load: str, store: str, shared: Collection[str] = ()) -> Context:
+    """What the templates see, with indices of rows of 64 bits if `wide`, by such policies of loads and stores.
+
+    A block's rows of operands that are named in `shared` lie in shared memory.
+    """
     rank = len(problem.leading)
-    writer = Writer(problem, load, store)
+    writer = Writer(problem, load, store, shared)
     outer = [f"n{d}" for d in range(rank - 1)]
     return Context(
         index_type="unsigned long long" if wide else "unsigned",
@@ -126,13 +134,17 @@ def context(problem: Problem, wide: bool, load: str, store: str) -> Context:
 class Writer:
     """The functions of a problem's graph, and the leaves that are their arguments."""
 
-    def __init__(self, problem: Problem, load: str, store: str) -> None:
+    def __init__(self, problem: Problem, load: str, store: str, shared: Collection[str]) -> None:
         rank, graph = len(problem.leading), problem.graph
         inputs, outputs = accesses(problem)
         used = {n.attr for n in graph.nodes if n.op == "input"}
-        reached = {o.name: Along.of(a, rank, False, load) for o, a in zip(problem.inputs, inputs) if o.name in used}
+        reached = {
+            o.name: Along.of(a, rank, False, load, o.name in shared)
+            for o, a in zip(problem.inputs, inputs)
+            if o.name in used
+        }
         self.inputs = tuple(reached.values())
-        self.outputs = tuple(Along.of(a, rank, True, store) for a in outputs)
+        self.outputs = tuple(Along.of(a, rank, True, store, o.name in shared) for o, a in zip(problem.outputs, outputs))
         self.fast = all(o.dtype.bits <= 16 for o in problem.outputs)
         self.leaves: dict[int, tuple[Argument, str]] = {}
         for node in graph.nodes:

@@ -15,7 +15,7 @@ from kgen.dsl.vector import Vector
 from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule
 from kgen.ops.rowwise.kernel import accesses
 from kgen.ops.rowwise.problem import LONGEST
-from kgen.ops.scan.kernel import along_row, context, input_bytes, matches, parameters, state_bytes
+from kgen.ops.scan.kernel import Context, along_row, context, input_bytes, matches, parameters, state_bytes
 
 
 class ScanSchedule(VectorSchedule):
@@ -96,7 +96,7 @@ class ScanSchedule(VectorSchedule):
             params=(*parameters(problem, 64 if wide else 32), *self.workspaces(problem, rows)),
             launch=self.launch(problem, rows),
             arch=self.arch(problem),
-            context=context(problem, wide, LOADS[self.load], STORES[self.store]),
+            context=self.context(problem, wide),
             limits=() if wide else limits,
         )
 
@@ -106,6 +106,10 @@ class ScanSchedule(VectorSchedule):
     def register_bytes(self) -> Vector:
         """Bytes of a thread's registers for these."""
         raise NotImplementedError
+
+    def context(self, problem: Problem, wide: bool) -> Context:
+        """What the template sees, with indices of rows of 64 bits if `wide`."""
+        return context(problem, wide, LOADS[self.load], STORES[self.store])
 
     def limits(self, problem: Problem, rows: Size) -> tuple[Limit, ...]:
         """What indices of 32 bits allow."""

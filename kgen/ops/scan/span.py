@@ -1,0 +1,190 @@
+"""ScanSpan: short rows, at any address. The rows of a block are one span of memory, which passes through shared memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from kgen.codegen.names import identifier
+from kgen.codegen.source import Launch, Limit
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
+from kgen.dsl.machine import Constants
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import SearchSpace
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import ceil_div as ceil_div_size
+from kgen.dsl.size import maximum as largest
+from kgen.dsl.target import Arch, Target, sm
+from kgen.dsl.vector import Vector, ceil_div, chosen, maximum, minimum, where
+from kgen.ops.common.memory_bound import bytes_in_flight, least_arch
+from kgen.ops.rowwise.dense import bank_conflicts, is_one_span, slots_of
+from kgen.ops.scan.kernel import Context, context, input_bytes, scans_of
+from kgen.ops.scan.schedule import ScanSchedule
+from kgen.tuning_db.machines import constants
+
+
+@dataclass(frozen=True)
+class ScanSpanConstants(Constants, model="scan_span"):
+    """Times in seconds, `access` in clocks; the last four are instructions of a warp."""
+
+    start: float
+    memory: float  # the share of the bandwidth that is reached
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    block: float  # until the next block is started
+    span: float  # of a block's span: until it is there
+    turn: float  # of rows that a block has at a time
+    element: float  # of a thread, one after another
+    element_exponential: float  # the same, where exponentials are added
+    access: float  # of a warp to its elements in shared memory, in one bank each
+    work: float  # an element of a scan
+    exponential: float  # the same, where exponentials are added
+    row: float  # of a thread's share of a row
+    combine: float  # of two lanes' states
+
+
+@dataclass(frozen=True)
+class SpanContext(Context):
+    """What the template sees beside; `places` are where operands begin in shared memory, in bytes."""
+
+    elements: int
+    whole_rows: int
+    places: tuple[tuple[str, int], ...]
+
+
+class ScanSpan(ScanSchedule):
+    """Each block's rows at once, read and written as one span of memory."""
+
+    template = "scan_span.cu.j2"
+    model = ScanSpanConstants
+    techniques = {
+        "a thread a row, in shared memory": {"row_threads": 1},
+        "threads that share a row, in shared memory": {"row_threads": (2, 4, 8, 16, 32)},
+    }
+    target = sm(80)
+
+    # What other schedules of scans let a config choose.
+    pack, load, store = 1, "default", "default"
+
+    span_bytes = choice(16384, 8192, 32768, 49152)  # of shared memory, for a block's rows
+    row_threads = choice(1, 2, 4, 8, 16, 32)  # that share a row
+    threads = choice(128, 64, 256, 32)
+    vectors = choice(8, 4)  # elements of a thread at a time
+
+    register_bytes = 160  # of 64 registers
+
+    def elements(self, problem: Problem) -> Vector:
+        """Elements of each operand that a block has room for: a multiple of 16, as its place begins at one of 16 bytes."""
+        return self.span_bytes // sum(slots_of(problem, True)[1]) // 16 * 16
+
+    def smem_bytes(self, problem: Problem) -> Vector:
+        return self.elements(problem) * sum(slots_of(problem, True)[1])
+
+    def rows(self, problem: Problem) -> Vector:
+        """Rows of a block; see `rows_of_a_block` for 0."""
+        whole = whole_rows(problem) * max(1, problem.leading[-1])
+        return self.elements(problem) // whole * whole_rows(problem)
+
+    def arch(self, problem: Problem) -> Arch:
+        """The least architecture with the dtypes, and with copies to shared memory that nobody waits for."""
+        return max(least_arch(problem), sm(80))
+
+    @rule
+    def features_of_the_target(self, problem: Problem, target: Target) -> bool:
+        """cp.async (sm_80), or the dtypes (fp8: sm_89), need a newer GPU"""
+        return self.arch(problem).runs_on(target.arch)
+
+    @rule
+    def one_span(self, problem: Problem, target: Target) -> bool:
+        """rows follow one another without gaps, from a multiple of 16 bytes on, in every operand that has one for each"""
+        return is_one_span(problem)
+
+    @rule
+    @sized
+    def rows_of_a_block(self, problem: Problem, target: Target) -> Vector:
+        """a block has room for rows, so many that those of the next begin at a multiple of 16 bytes"""
+        return self.rows(problem) > 0
+
+    @rule
+    @vectorised
+    def row_of_a_block(self, problem: Problem, target: Target) -> Vector:
+        """the threads of a row are of one block"""
+        return self.row_threads <= self.threads
+
+    @pruning
+    @sized
+    def idle_threads(self, problem: Problem, target: Target) -> Vector:
+        """three of four threads have a share of a row, and of more than an element where there are several"""
+        few = (self.row_threads == 1) | (self.row_threads * 2 <= problem.leading[-1])
+        return few & (4 * self.rows(problem) * self.row_threads >= 3 * self.threads)
+
+    @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        return cls.where()
+
+    @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """Whether rows are one span, beside what all scans look at."""
+        return super().class_of(problem), is_one_span(problem)
+
+    def limits(self, problem: Problem, rows: Size) -> tuple[Limit, ...]:
+        length = Dim(f"n{len(problem.leading) - 1}")
+        return (*super().limits(problem, rows), Limit(length, int(self.elements(problem)) // whole_rows(problem)))
+
+    def launch(self, problem: Problem, rows: Size) -> Launch:
+        whole = whole_rows(problem)
+        length = largest(1, Dim(f"n{len(problem.leading) - 1}"))
+        of_block = int(self.elements(problem)) // (length * whole) * whole
+        return Launch((ceil_div_size(rows, of_block), 1, 1), (self.threads, 1, 1), int(self.smem_bytes(problem)))
+
+    def context(self, problem: Problem, wide: bool) -> SpanContext:
+        slot, sizes = slots_of(problem, True)
+        elements = int(self.elements(problem))
+        starts = list(itertools.accumulate((elements * size for size in sizes), initial=0))
+        places = tuple((identifier(name), starts[i]) for name, i in slot.items())
+        general = context(problem, wide, "", "", slot)
+        return SpanContext(**vars(general), elements=elements, whole_rows=whole_rows(problem), places=places)
+
+    def estimate(self, problem: Problem, target: Target) -> Vector:
+        """The longest of: the bytes (by Little's law), the instructions, shared memory, the blocks of an SM one after another."""
+        k = constants(ScanSpanConstants, target)
+        *outer, length = problem.leading
+        rows = math.prod(outer)
+        scans = scans_of(problem.graph)
+        slot, sizes = slots_of(problem, True)
+        own = maximum(1, self.rows(problem))
+        turns = ceil_div(own, self.threads // self.row_threads)
+        share = ceil_div(length, self.row_threads) // 2 * 2 + 1
+        passes = where(self.row_threads > 1, 2, 1)
+        blocks = ceil_div(rows, own)
+        most = ceil_div(blocks, target.sm_count)
+        resident = maximum(1, minimum(most, target.resident_blocks(self.threads, 40, self.span_bytes)))
+
+        enough = resident * own * length * input_bytes(problem) / bytes_in_flight(target, k.latency)
+        flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
+        exponentials = sum(scan.op == "logcumsumexp" for scan in scans)
+        element = k.element * (len(scans) - exponentials) + k.element_exponential * exponentials
+        alone = k.span + turns * (k.turn + share * passes * element)
+        work = k.work * (len(scans) - exponentials) + k.exponential * exponentials
+        shared = k.combine * len(scans) * where(self.row_threads > 1, 1, 0) * (1 + self.row_threads) ** 0.5
+        warps = most * self.threads / 32 * turns
+        issued = warps * (k.row + shared + share * passes * work)
+        conflicts = chosen(
+            self.row_threads,
+            {n: bank_conflicts(n, length, -(-length // n) | 1, max(sizes)) for n in (1, 2, 4, 8, 16, 32)},
+        )
+        accessed = warps * share * (passes + 1) * len(slot) / 2 * conflicts * k.access
+        parts = (
+            problem.bytes / maximum(flow, 1.0),
+            issued / (4 * target.clock_hz),
+            accessed / target.clock_hz,
+            most / resident * alone,
+            blocks * k.block,
+        )
+        return k.start + sum(part**4 for part in parts) ** 0.25
+
+
+def whole_rows(problem: Problem) -> int:
+    """So many rows of any length begin at multiples of 16 bytes, in every operand."""
+    return 16 // min(slots_of(problem, True)[1], default=1)
