@@ -53,6 +53,12 @@ def rows(source: random.Random, elements: int) -> Shape:
     return {"...": (drawn["M"],), "N": max(2, drawn["N"])}
 
 
+def short_rows(source: random.Random, elements: int) -> Shape:
+    """Rows of up to 2^10."""
+    n = max(1, between(source, 0, 10))
+    return {"...": (max(1, elements // n),), "N": n}
+
+
 def long_rows(source: random.Random, elements: int) -> Shape:
     """Up to 2^8 rows, whatever their length."""
     count = between(source, 0, 8)
@@ -106,6 +112,8 @@ CASES = (
     ("layer_norm_backward_weight", "f16", matrix), ("batch_norm_stats", "f16", channels), ("batch_norm_stats", "f32", channels),
     ("cumsum", "f16", rows), ("cumsum", "f32", rows), ("logcumsumexp", "f16", rows),
     ("cumsum", "f16", long_rows), ("cumsum", "f32", long_rows), ("logcumsumexp", "f32", long_rows), ("cumprod", "f64", long_rows),
+    ("cumsum", "f16", short_rows), ("cumsum", "f32", short_rows), ("logcumsumexp", "f16", short_rows),
+    ("logcumsumexp", "f32", short_rows), ("cumprod", "f64", short_rows),
     ("embedding", "f16", table), ("embedding", "f32", table), ("merge_heads", "f16", heads),
     ("upsample_nearest", "f16", images), ("upsample_nearest", "f32", images),
     ("transpose", "f16", batch), ("transpose", "f32", batch),
