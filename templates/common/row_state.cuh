@@ -149,16 +149,19 @@ struct ArgmaxState {
 };
 
 //: FastExp
-// exp by an instruction, for results of 16 bits.
+// exp and log by an instruction of the special function unit each, for results of 16 bits.
 struct FastExp {
   static __device__ __forceinline__ float of(float x) { return ptx::exp_approximate(x); }
+  static __device__ __forceinline__ float log(float x) { return __logf(x); }
 };
 
 //: PreciseExp
-// exp as CUDA has it.
+// exp and log as CUDA has them.
 struct PreciseExp {
   static __device__ __forceinline__ float of(float x) { return expf(x); }
   static __device__ __forceinline__ double of(double x) { return exp(x); }
+  static __device__ __forceinline__ float log(float x) { return logf(x); }
+  static __device__ __forceinline__ double log(double x) { return ::log(x); }
 };
 
 //: SoftmaxState
@@ -173,11 +176,11 @@ struct SoftmaxState {
     if (max != value) sum *= Exp::of(max - value);
     max = value;
   }
-  __device__ __forceinline__ void combine(SoftmaxState other) {
-    const T both = largest(max, other.max);
-    update_max(both);
-    other.update_max(both);
-    sum += other.sum;
+  __device__ __forceinline__ void combine(const SoftmaxState& other) {
+    const T less = smallest(max, other.max), both = largest(max, other.max);
+    const T scale = Exp::of(less == both ? T(0) : less - both);  // infinities are equal, too
+    sum = other.max > max ? sum * scale + other.sum : sum + other.sum * scale;
+    max = both;
   }
   template <int Lanes>
   __device__ __forceinline__ void combine_lanes() {
@@ -195,10 +198,9 @@ template <typename T, typename Exp>
 struct LogSumExpState : SoftmaxState<T, Exp> {
   template <typename Place>
   __device__ __forceinline__ void update(T other, const Place&) {
-    this->update_max(largest(this->max, other));
-    this->sum += other == this->max ? T(1) : Exp::of(other - this->max);
+    this->combine({other, T(1)});
   }
-  __device__ __forceinline__ T value() const { return this->max + log(this->sum); }
+  __device__ __forceinline__ T value() const { return this->max + Exp::log(this->sum); }
 };
 
 //: WelfordState

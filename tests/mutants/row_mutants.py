@@ -8,6 +8,7 @@ _ROW = "templates/rowwise.cu.j2"
 _PARTS = "templates/macros/rowwise.cuh.j2"
 _SCAN = "templates/common/scan.cuh"
 _SCANS = "templates/scan.cu.j2"
+_SCAN_SPAN = "templates/scan_span.cu.j2"
 _SPLIT = "templates/scan_split.cu.j2"
 _STATE = "templates/common/row_state.cuh"
 _BATCH = "templates/common/batch.cuh"
@@ -47,6 +48,7 @@ _COLUMN_SUM = on("column_sum", "8192x4096", "ColumnStats")
 _MOMENTS = on("batch_norm_stats", "64x256x1024", "ChannelStats")
 _MOMENTS_LAST = on("batch_norm_stats", "64x256x1024", "ColumnStats", "--transposed", "x")
 _SCANNED = on("cumsum", "16x10000", "Scan", row_threads=128, threads=128, vectors=2)
+_SHORT = on("cumsum", "5000x31", "ScanSpan", row_threads=4, threads=64, vectors=4)
 _SHARED = on("cumsum", "2x100000", "ScanSplit", pack=1, vectors=1, threads=128, stages=2)
 _SHARED_LATER = on("cumsum", "2x100000", "ScanSplit", pack=1, vectors=1, threads=128, stages=1)
 _LOG_SUMS = on("logcumsumexp", "1000x100", "Scan", row_threads=8, threads=128)
@@ -239,8 +241,24 @@ MUTANTS = [
            on("cumsum", "1001x100", "Scan", row_threads=8, threads=128)),
     Mutant("scan-limit-of-stores", "tail", "templates/macros/scan.cuh.j2", "{{ y.step }}, WHOLE ? PACK : {{ length }} - column);",
            "{{ y.step }}, PACK);", on("cumsum", "16x1001", "Scan", pack=1)),
-    Mutant("scan-exponentials-not-rescaled", "sum", _STATE, "    this->update_max(largest(this->max, other));\n",
-           "    this->max = largest(this->max, other);\n", _LOG_SUMS),
+    Mutant("scan-exponentials-not-rescaled", "sum", _STATE, "sum * scale + other.sum", "sum + other.sum", _LOG_SUMS),
+    Mutant("scan-exponentials-from-the-less", "sum", _STATE, "sum + other.sum * scale;", "sum + other.sum;", _LOG_SUMS),
+    # Scans of short rows, as a span of memory.
+    Mutant("scan-span-not-waited-for", "wait", _SCAN_SPAN, "  ptx::cp_async_wait<0>();\n", "", _SHORT),
+    Mutant("scan-span-no-barrier-before", "barrier", _SCAN_SPAN, "  ptx::cp_async_wait<0>();\n  __syncthreads();\n",
+           "  ptx::cp_async_wait<0>();\n", _SHORT),
+    Mutant("scan-span-no-barrier-after", "barrier", _SCAN_SPAN, "  __syncthreads();\n//% for y", "//% for y", _SHORT),
+    Mutant("scan-span-share-beyond-the-row", "index", _SCAN_SPAN, "min(begin + share, {{ length }}) : begin",
+           "begin + share : begin", _SHORT),
+    Mutant("scan-span-lane-counts-itself", "sum", _SCAN_SPAN, "state_before<ROW_THREADS>(running, 1)", "running", _SHORT),
+    Mutant("scan-span-first-lane-counts-itself", "sum", _SCAN_SPAN, "? others : State();", "? others : others;", _SHORT),
+    Mutant("scan-span-tail-counted", "tail", _SCAN_SPAN, "if (WHOLE || first + v < end) update", "update",
+           on("logcumsumexp", "5000x31", "ScanSpan", row_threads=8, vectors=4)),
+    Mutant("scan-span-tail-stored", "tail", _SCAN_SPAN, 'results("running", end="end")', 'results("running", end="PACK + column")',
+           _SHORT),
+    Mutant("scan-span-rows-of-a-block-cut", "index", _SCAN_SPAN, "* WHOLE_ROWS;  // rows", "* WHOLE_ROWS - WHOLE_ROWS;  // rows",
+           _SHORT),
+    Mutant("scan-span-block-beyond-the-last", "tail", _SCAN_SPAN, "min(rows - start, static_cast<Index>(most))", "most", _SHORT),
     # Scans of rows that blocks share.
     Mutant("shared-row-not-waited-for", "sum", _SCAN, "      while (!is_there()) look();\n", "", _SHARED),
     Mutant("shared-row-half-a-state", "sum", _SCAN, "flags &= words[i];", "flags = words[i] & 1;",

@@ -200,6 +200,12 @@ GOLDENS: dict[str, Golden] = {
     "scan_lanes": Golden(
         "cumprod", bf16, {"...": (3, 1000), "N": 100}, (), "Scan",
         {"pack": 4, "vectors": 1, "row_threads": 8, "threads": 128, "load": "no_allocate", "store": "streaming"}),
+    "scan_span": Golden(
+        "cumsum", f16, {"...": (5000,), "N": 31}, (), "ScanSpan",
+        {"span_bytes": 8192, "row_threads": 1, "threads": 128, "vectors": 8}),
+    "scan_span_shared_rows": Golden(
+        "logcumsumexp", f32, {"...": (3, 1000), "N": 333}, (), "ScanSpan",
+        {"span_bytes": 16384, "row_threads": 8, "threads": 64, "vectors": 4}),
     "scan_split": Golden(
         "cumsum", f32, {"...": (2,), "N": 1 << 20}, (), "ScanSplit",
         {"stages": 2, "pack": 4, "vectors": 2, "threads": 512, "blocks_per_sm": 2}),
