@@ -59,6 +59,12 @@ def short_rows(source: random.Random, elements: int) -> Shape:
     return {"...": (max(1, elements // n),), "N": n}
 
 
+def few_columns(source: random.Random, elements: int) -> Shape:
+    """Rows of up to 2^4."""
+    n = max(1, between(source, 0, 4))
+    return {"...": (max(1, elements // n),), "N": n}
+
+
 def long_rows(source: random.Random, elements: int) -> Shape:
     """Up to 2^8 rows, whatever their length."""
     count = between(source, 0, 8)
@@ -114,6 +120,8 @@ CASES = (
     ("cumsum", "f16", long_rows), ("cumsum", "f32", long_rows), ("logcumsumexp", "f32", long_rows), ("cumprod", "f64", long_rows),
     ("cumsum", "f16", short_rows), ("cumsum", "f32", short_rows), ("logcumsumexp", "f16", short_rows),
     ("logcumsumexp", "f32", short_rows), ("cumprod", "f64", short_rows),
+    ("cumsum", "f16", few_columns), ("cumsum", "f32", few_columns), ("logcumsumexp", "f16", few_columns),
+    ("logcumsumexp", "f32", few_columns), ("cumprod", "f64", few_columns),
     ("embedding", "f16", table), ("embedding", "f32", table), ("merge_heads", "f16", heads),
     ("upsample_nearest", "f16", images), ("upsample_nearest", "f32", images),
     ("transpose", "f16", batch), ("transpose", "f32", batch),

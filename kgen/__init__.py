@@ -43,7 +43,7 @@ _MODULES = {
     "kgen.ops.nms": "Nms",
     "kgen.ops.reduction": "ChannelStats ColumnStats Reduce",
     "kgen.ops.rowwise": "Rowwise RowwiseCluster RowwiseSpan",
-    "kgen.ops.scan": "Scan ScanSpan ScanSplit",
+    "kgen.ops.scan": "Scan ScanSpan ScanSplit ScanThread",
     "kgen.ops.scatter": "ScatterAdd ScatterBins ScatterRows",
     "kgen.runtime.attention": "attention",
     "kgen.runtime.backend": "backend explain",

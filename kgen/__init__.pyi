@@ -108,6 +108,7 @@ from kgen.ops.rowwise import RowwiseSpan as RowwiseSpan
 from kgen.ops.scan import Scan as Scan
 from kgen.ops.scan import ScanSpan as ScanSpan
 from kgen.ops.scan import ScanSplit as ScanSplit
+from kgen.ops.scan import ScanThread as ScanThread
 from kgen.ops.scatter import ScatterAdd as ScatterAdd
 from kgen.ops.scatter import ScatterBins as ScatterBins
 from kgen.ops.scatter import ScatterRows as ScatterRows

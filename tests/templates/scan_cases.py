@@ -19,13 +19,14 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, f64, i64
-from kgen.ops.scan import Scan, ScanSpan, ScanSplit
+from kgen.ops.scan import Scan, ScanSpan, ScanSplit, ScanThread
 from kgen.ops.scan.split import GROUP
+from kgen.ops.scan.thread import rows_of_thread
 
 (N,) = dims("N")
 
 #: Those that are exact on small whole numbers, and those of floats.
-EXACT_EXPRESSIONS = ("sum", "weighted", "several")
+EXACT_EXPRESSIONS = ("sum", "shifted", "weighted", "several")
 FLOAT_EXPRESSIONS = ("product", "exponentials", "mixed")
 
 
@@ -38,6 +39,9 @@ def operator(dtype: str, expression: str) -> Operator:
 
     def sum(x: Expr) -> Expr:
         return F.cumsum(x)
+
+    def shifted(x: Expr, s: Expr, alpha: Expr) -> Expr:
+        return F.cumsum(x + s) * alpha - x
 
     def weighted(x: Expr, w: Expr, s: Expr, alpha: Expr) -> Expr:
         return F.cumsum(x * w + s) * alpha - x
@@ -56,6 +60,7 @@ def operator(dtype: str, expression: str) -> Operator:
 
     annotations = {
         "sum": {"x": full, "return": made},
+        "shifted": {"x": full, "s": Tensor[t, ..., 1], "alpha": int, "return": made},
         "weighted": {"x": full, "w": Tensor[t, N], "s": Tensor[t, ..., 1], "alpha": int, "return": made},
         "several": {"x": full, "y": full, "b": Tensor[t, N], "return": tuple[made, made]},
         "product": {"x": full, "return": made},
@@ -67,9 +72,10 @@ def operator(dtype: str, expression: str) -> Operator:
     return Operator(function, f"scan_{expression}")
 
 
-def expressions(dtype: DType) -> tuple[str, ...]:
-    """Those that a dtype has; of f64 those that the reference, which is f64, can judge."""
-    return (*EXACT_EXPRESSIONS, *FLOAT_EXPRESSIONS) if dtype.is_float and dtype is not f64 else EXACT_EXPRESSIONS
+def expressions(dtype: DType, schedule: type[Schedule]) -> tuple[str, ...]:
+    """Those that a dtype and a schedule have; of f64 those that the reference, which is f64, can judge."""
+    exact = EXACT_EXPRESSIONS[:2] if schedule is ScanThread else EXACT_EXPRESSIONS
+    return (*exact, *FLOAT_EXPRESSIONS) if dtype.is_float and dtype is not f64 else exact
 
 
 def _make(
@@ -82,7 +88,7 @@ def _make(
         if name in schedule.fields and (name != "threads" or schedule is not Scan)
     }
     traits = {
-        "expression": source.choice(expressions(DTYPES[dtype])),
+        "expression": source.choice(expressions(DTYPES[dtype], schedule)),
         "operands": source.choice(OPERANDS[:2] if source.random() < 0.5 else OPERANDS),
         "length": source.choice(LENGTHS),
         "rows": source.choice(ROWS),
@@ -94,11 +100,13 @@ def _make(
     if name == "threads" and schedule is Scan:
         fixed["row_threads"] = source.choice((1, 4, 32, value))
     graph = operator(dtype, traits["expression"]).graphs[0]
-    if schedule is ScanSpan:  # rows that follow one another
-        fixed["span_bytes"], traits["operands"] = 8192, "dense"
+    if schedule is ScanSpan:
+        fixed["span_bytes"] = 8192
+    if schedule in (ScanSpan, ScanThread):
+        traits["operands"] = "dense"
     pack, row_threads = int(fixed.get("pack", 1)), int(fixed.get("row_threads", fixed.get("threads", 1)))
-    tile = pack * row_threads * int(fixed["vectors"])
-    length = _length(source, traits["length"], pack, tile)
+    tile = pack * row_threads * int(fixed.get("vectors", 1))
+    length = source.randint(1, 16) if schedule is ScanThread else _length(source, traits["length"], pack, tile)
     if schedule is ScanSplit:  # rows of several tiles, now and then of several groups of them
         length += tile * source.choice((1, 2, 5) if tile > 1024 else (1, 3, GROUP, 2 * GROUP + 1))
     block = max(1, source.choice((32, 64, 128)) // row_threads)
@@ -122,6 +130,8 @@ def _cost(config: Schedule, problem: Problem) -> float:
         blocks = rows * math.ceil(problem.leading[-1] / (config.threads * config.pack * config.vectors))
     elif isinstance(config, ScanSpan):
         blocks = math.ceil(rows / max(1, config.rows(problem)))
+    elif isinstance(config, ScanThread):
+        blocks = math.ceil(rows / (config.threads * rows_of_thread(problem)))
     else:
         assert isinstance(config, Scan)
         blocks = math.ceil(rows / (config.threads // config.row_threads))
@@ -135,10 +145,10 @@ def groups() -> list[Group]:
             f"{schedule.__name__}-{name}-{number}",
             schedule,
             partial(_make, schedule, name),
-            {"expression": expressions(DTYPES[name]), "operands": OPERANDS, "length": LENGTHS, "rows": ROWS},
+            {"expression": expressions(DTYPES[name], schedule), "operands": OPERANDS, "length": LENGTHS, "rows": ROWS},
             _cost,
             judge=judge,
         )
-        for schedule in (Scan, ScanSpan, ScanSplit)
+        for schedule in (Scan, ScanSpan, ScanSplit, ScanThread)
         for number, name in enumerate(("f16", "bf16", "f32", "f64", "i32", "i8", "i64", "f16", "bf16", "f32"))
     ]

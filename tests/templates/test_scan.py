@@ -17,3 +17,8 @@ def test_cases_of_shared_rows(name: str) -> None:
 @pytest.mark.parametrize("name", names("ScanSpan"))
 def test_cases_of_spans(name: str) -> None:
     run_and_compile(name)
+
+
+@pytest.mark.parametrize("name", names("ScanThread"))
+def test_cases_of_rows_of_a_thread(name: str) -> None:
+    run_and_compile(name)

@@ -7,7 +7,8 @@ from kgen.ops.scan.kernel import matches
 from kgen.ops.scan.scan import Scan
 from kgen.ops.scan.span import ScanSpan
 from kgen.ops.scan.split import ScanSplit
+from kgen.ops.scan.thread import ScanThread
 
-__all__ = ["Scan", "ScanSpan", "ScanSplit", "family"]
+__all__ = ["Scan", "ScanSpan", "ScanSplit", "ScanThread", "family"]
 
-family = register_family(Family("scan", (Scan, ScanSpan, ScanSplit), matches, normalise, axes.dims, suites))
+family = register_family(Family("scan", (Scan, ScanSpan, ScanSplit, ScanThread), matches, normalise, axes.dims, suites))

@@ -97,7 +97,7 @@ class ScanSchedule(VectorSchedule):
             launch=self.launch(problem, rows),
             arch=self.arch(problem),
             context=self.context(problem, wide),
-            limits=() if wide else limits,
+            limits=(*self.lengths(problem), *(() if wide else limits)),
         )
 
     # What a subclass gives.
@@ -114,6 +114,10 @@ class ScanSchedule(VectorSchedule):
     def limits(self, problem: Problem, rows: Size) -> tuple[Limit, ...]:
         """What indices of 32 bits allow."""
         return (Limit(rows, 2**31 - 1),)
+
+    def lengths(self, problem: Problem) -> tuple[Limit, ...]:
+        """What its rows may be."""
+        return ()
 
     def launch(self, problem: Problem, rows: Size) -> Launch:
         """How it is launched on so many rows."""

@@ -128,9 +128,8 @@ class ScanSpan(ScanSchedule):
         """Whether rows are one span, beside what all scans look at."""
         return super().class_of(problem), is_one_span(problem)
 
-    def limits(self, problem: Problem, rows: Size) -> tuple[Limit, ...]:
-        length = Dim(f"n{len(problem.leading) - 1}")
-        return (*super().limits(problem, rows), Limit(length, int(self.elements(problem)) // whole_rows(problem)))
+    def lengths(self, problem: Problem) -> tuple[Limit, ...]:
+        return (Limit(Dim(f"n{len(problem.leading) - 1}"), int(self.elements(problem)) // whole_rows(problem)),)
 
     def launch(self, problem: Problem, rows: Size) -> Launch:
         whole = whole_rows(problem)
