@@ -9,6 +9,7 @@ _PARTS = "templates/macros/rowwise.cuh.j2"
 _SCAN = "templates/common/scan.cuh"
 _SCANS = "templates/scan.cu.j2"
 _SCAN_SPAN = "templates/scan_span.cu.j2"
+_SCAN_THREAD = "templates/scan_thread.cu.j2"
 _SPLIT = "templates/scan_split.cu.j2"
 _STATE = "templates/common/row_state.cuh"
 _BATCH = "templates/common/batch.cuh"
@@ -49,6 +50,8 @@ _MOMENTS = on("batch_norm_stats", "64x256x1024", "ChannelStats")
 _MOMENTS_LAST = on("batch_norm_stats", "64x256x1024", "ColumnStats", "--transposed", "x")
 _SCANNED = on("cumsum", "16x10000", "Scan", row_threads=128, threads=128, vectors=2)
 _SHORT = on("cumsum", "5000x31", "ScanSpan", row_threads=4, threads=64, vectors=4)
+_FEW = on("cumsum", "5001x3", "ScanThread", stage=False)
+_FEW_STAGED = on("cumsum", "5001x3", "ScanThread", stage=True)
 _SHARED = on("cumsum", "2x100000", "ScanSplit", pack=1, vectors=1, threads=128, stages=2)
 _SHARED_LATER = on("cumsum", "2x100000", "ScanSplit", pack=1, vectors=1, threads=128, stages=1)
 _LOG_SUMS = on("logcumsumexp", "1000x100", "Scan", row_threads=8, threads=128)
@@ -254,11 +257,25 @@ MUTANTS = [
     Mutant("scan-span-first-lane-counts-itself", "sum", _SCAN_SPAN, "? others : State();", "? others : others;", _SHORT),
     Mutant("scan-span-tail-counted", "tail", _SCAN_SPAN, "if (WHOLE || first + v < end) update", "update",
            on("logcumsumexp", "5000x31", "ScanSpan", row_threads=8, vectors=4)),
-    Mutant("scan-span-tail-stored", "tail", _SCAN_SPAN, 'results("running", end="end")', 'results("running", end="PACK + column")',
-           _SHORT),
+    Mutant("scan-span-tail-stored", "tail", _SCAN_SPAN, 'results("running", end="end")',
+           'results("running", end="PACK + column")', _SHORT),
     Mutant("scan-span-rows-of-a-block-cut", "index", _SCAN_SPAN, "* WHOLE_ROWS;  // rows", "* WHOLE_ROWS - WHOLE_ROWS;  // rows",
            _SHORT),
     Mutant("scan-span-block-beyond-the-last", "tail", _SCAN_SPAN, "min(rows - start, static_cast<Index>(most))", "most", _SHORT),
+    # Scans of rows of a few elements, by a thread.
+    Mutant("scan-thread-rows-run-on", "sum", _SCAN_THREAD, "    State state;\n#pragma", "    static State state;\n#pragma", _FEW),
+    Mutant("scan-thread-tail-stored", "tail", _SCAN_THREAD, "{{ y.name }}_vector, 1, elements)", "{{ y.name }}_vector, 1, PACK)",
+           _FEW),
+    Mutant("scan-thread-tail-loaded", "tail", _SCAN_THREAD, 'load("elements")', 'load("PACK")', _FEW),
+    Mutant("scan-thread-block-beyond-the-last", "tail", _SCAN_THREAD, "min(rows - block, static_cast<Index>(THREADS * ROWS))",
+           "(THREADS * ROWS)", _FEW_STAGED),
+    Mutant("scan-thread-not-waited-for", "wait", _SCAN_THREAD, "  ptx::cp_async_wait<0>();\n", "", _FEW_STAGED),
+    Mutant("scan-thread-no-barrier-before", "barrier", _SCAN_THREAD, "  ptx::cp_async_wait<0>();\n  __syncthreads();\n",
+           "  ptx::cp_async_wait<0>();\n", _FEW_STAGED),
+    Mutant("scan-thread-no-barrier-after", "barrier", _SCAN_THREAD, "  __syncthreads();\n//%   for y", "//%   for y",
+           _FEW_STAGED),
+    Mutant("scan-thread-half-a-vector", "index", "kgen/ops/scan/thread.py", "return WIDEST_ACCESS // math.gcd",
+           "return 8 // math.gcd", _FEW),
     # Scans of rows that blocks share.
     Mutant("shared-row-not-waited-for", "sum", _SCAN, "      while (!is_there()) look();\n", "", _SHARED),
     Mutant("shared-row-half-a-state", "sum", _SCAN, "flags &= words[i];", "flags = words[i] & 1;",

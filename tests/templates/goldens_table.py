@@ -206,6 +206,15 @@ GOLDENS: dict[str, Golden] = {
     "scan_span_shared_rows": Golden(
         "logcumsumexp", f32, {"...": (3, 1000), "N": 333}, (), "ScanSpan",
         {"span_bytes": 16384, "row_threads": 8, "threads": 64, "vectors": 4}),
+    "scan_span_wide": Golden(
+        "cumprod", f64, {"...": (3, 70), "N": 11}, (), "ScanSpan",
+        {"span_bytes": 32768, "row_threads": 4, "threads": 256, "vectors": 8}),
+    "scan_thread": Golden(
+        "cumsum", f16, {"...": (100000,), "N": 2}, (), "ScanThread", {"threads": 128, "stage": False}),
+    "scan_thread_staged": Golden(
+        "logcumsumexp", f32, {"...": (100000,), "N": 7}, (), "ScanThread", {"threads": 64, "stage": True}),
+    "scan_thread_wide": Golden(
+        "cumsum", i64, {"...": (1000, 3), "N": 1}, (), "ScanThread", {"threads": 256, "stage": True}),
     "scan_split": Golden(
         "cumsum", f32, {"...": (2,), "N": 1 << 20}, (), "ScanSplit",
         {"stages": 2, "pack": 4, "vectors": 2, "threads": 512, "blocks_per_sm": 2}),

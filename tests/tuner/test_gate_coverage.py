@@ -38,6 +38,8 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     ]),
     "RowwiseCluster": ("layer_norm", {"...": (64,), "N": 65536}, [{}]),
     "Scan": ("logcumsumexp", ROWS, [{}, {"row_threads": 256, "threads": 256}]),
+    "ScanSpan": ("cumsum", {"...": (5000,), "N": 31}, [{"row_threads": n, "threads": 64, "vectors": 4} for n in (1, 4)]),
+    "ScanThread": ("cumsum", {"...": (5000,), "N": 3}, [{"stage": False}, {"stage": True}]),
     "ScanSplit": ("cumsum", {"...": (2,), "N": 1 << 18}, [
         {"stages": stages, "pack": 1, "vectors": 1, "threads": 128, "blocks_per_sm": 1} for stages in (1, 2)
     ]),

@@ -21,7 +21,9 @@ from kgen.ops.gather.gather_model import GatherConstants
 from kgen.ops.gemm.wgmma_model import WgmmaConstants
 from kgen.ops.reduction.schedule import ReductionConstants
 from kgen.ops.scan.scan import ScanConstants
+from kgen.ops.scan.span import ScanSpanConstants
 from kgen.ops.scan.split import ScanSplitConstants
+from kgen.ops.scan.thread import ScanThreadConstants
 from kgen.tuner.best import best
 from kgen.tuner.fit import Measurement, regret
 
@@ -46,6 +48,9 @@ def test_the_first_choice_is_near_the_best_that_was_timed(grid: str, gpu: str, m
     assert told.of_four[0] < told.first[0]
 
 
+SCANS = ["grid_reductions", "grid_scans", "grid_scans_2", "grid_scans_short", "grid_scans_few"]
+
+
 def is_default(config: Schedule, problem: NormalProblem) -> bool:
     """Whether a default may have these vectors."""
     vectors = not isinstance(config, VectorSchedule) or config.pack in config.packs(problem)
@@ -57,15 +62,16 @@ def is_default(config: Schedule, problem: NormalProblem) -> bool:
     [
         (ReductionConstants, ["grid_reductions"], 0.050, 0.13),
         (ReductionConstants, ["grid_reductions_large"], 0.025, 0.09),
-        (ScanConstants, ["grid_reductions"], 0.032, 0.075),
-        (ScanConstants, ["grid_reductions", "grid_scans"], 0.040, 0.14),
-        (ScanSplitConstants, ["grid_scans"], 0.033, 0.11),
+        (ScanConstants, SCANS, 0.033, 0.12),
+        (ScanSpanConstants, SCANS, 0.043, 0.14),
+        (ScanSplitConstants, SCANS, 0.045, 0.125),
+        (ScanThreadConstants, SCANS, 0.020, 0.08),
         (GatherConstants, ["grid_moves"], 0.027, 0.070),
         (TransposeConstants, ["grid_moves", "grid_transposes", "grid_transposes_2"], 0.040, 0.14),
     ],
 )
 def test_so_is_that_of_what_memory_limits(model: type[Constants], grids: list[str], mean: float, tenth: float) -> None:
-    measured = [m for g in grids for m in by_model(of_grid(RESULTS / f"h200/{g}.json.gz", "H200"))[model]]
+    measured = [m for g in grids for m in by_model(of_grid(RESULTS / f"h200/{g}.json.gz", "H200")).get(model, [])]
     searched = [
         Measurement(m.problem, {c: s for c, s in m.times.items() if is_default(c, m.problem)}) for m in measured
     ]

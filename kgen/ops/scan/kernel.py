@@ -189,6 +189,12 @@ def scans_of(graph: Graph) -> tuple[Expr, ...]:
     return tuple(n for n in graph.nodes if n.op in SCANS)
 
 
+def by_kind(problem: Problem, plain: float, fast: float, precise: float) -> float:
+    """The sum over a problem's scans of what one costs: plain, or with exponentials of results of 16 bits or of more."""
+    exponential = fast if all(o.dtype.bits <= 16 for o in problem.outputs) else precise
+    return sum(exponential if scan.op == "logcumsumexp" else plain for scan in scans_of(problem.graph))
+
+
 def state_bytes(graph: Graph) -> int:
     members = [[accumulator(n).bytes] * (2 if n.op == "logcumsumexp" else 1) for n in scans_of(graph)]
     return row_state.state_bytes(members)

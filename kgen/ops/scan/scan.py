@@ -18,14 +18,14 @@ from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Target
 from kgen.dsl.vector import Vector, ceil_div, floor, log2, maximum, minimum, where
 from kgen.ops.common.memory_bound import LINE, bytes_in_flight, narrowness
-from kgen.ops.scan.kernel import along_row, input_bytes, scans_of, state_bytes
-from kgen.ops.scan.schedule import ScanSchedule
+from kgen.ops.scan.kernel import along_row, by_kind, input_bytes, state_bytes
+from kgen.ops.scan.schedule import VectorScan
 from kgen.tuning_db.machines import constants
 
 
 @dataclass(frozen=True)
 class ScanConstants(Constants, model="scan"):
-    """Times in seconds, `line` in clocks; the last four are instructions of a warp."""
+    """Times in seconds, `line` in clocks; the last five are instructions of a warp."""
 
     start: float
     memory: float  # the share of the bandwidth that is reached
@@ -37,14 +37,16 @@ class ScanConstants(Constants, model="scan"):
     threads: float  # the share of an SM's threads that are there
     tile: float  # of a row's tile, which waits for the one before
     element: float  # of a thread's element in a tile
+    serial: float  # clocks of an instruction of such an element
     barrier: float  # where several warps share a row
     work: float  # an element of a scan
-    exponential: float  # the same, where exponentials are added
-    combine: float  # of two lanes' states
+    exponential: float  # the same, where exponentials are added, for results of 16 bits
+    precise: float  # the same, for others
+    combine: float  # of two lanes' states, beside the work of an element
     barrier_instructions: float
 
 
-class Scan(ScanSchedule):
+class Scan(VectorScan):
     """Tiles of a row one after the other, each read and written once."""
 
     template = "scan.cu.j2"
@@ -122,9 +124,10 @@ class Scan(ScanSchedule):
         flow = flow / narrowness(self.pack * input_bytes(problem), k.narrow)
         waves = maximum(1.0, most * self.threads / room)
         several = self.row_threads > 32
-        latency = k.tile + k.element * self.vectors * self.pack + where(several, k.barrier, 0.0)
-        work = sum(k.exponential if scan.op == "logcumsumexp" else k.work for scan in scans_of(problem.graph))
-        shuffles = k.combine * log2(2 * minimum(32, self.row_threads)) * self.vectors
+        work = by_kind(problem, k.work, k.exponential, k.precise)
+        element = k.element + k.serial * work / target.clock_hz
+        latency = k.tile + element * self.vectors * self.pack + where(several, k.barrier, 0.0)
+        shuffles = (k.combine + work) * log2(2 * minimum(32, self.row_threads)) * self.vectors
         shuffles = shuffles + where(several, k.barrier_instructions, 0.0)
         instructions = tiles * (self.pack * self.vectors * work + shuffles)  # of a warp
         issued = most * self.threads / 32 * instructions / (4 * target.clock_hz * minimum(1.0, resident / 512))

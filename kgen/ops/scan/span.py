@@ -12,22 +12,22 @@ from kgen.codegen.source import Launch, Limit
 from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.schedule import SearchSpace
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.size import maximum as largest
 from kgen.dsl.target import Arch, Target, sm
-from kgen.dsl.vector import Vector, ceil_div, chosen, maximum, minimum, where
+from kgen.dsl.vector import Vector, ceil_div, chosen, log2, maximum, minimum, where
 from kgen.ops.common.memory_bound import bytes_in_flight, least_arch
 from kgen.ops.rowwise.dense import bank_conflicts, is_one_span, slots_of
-from kgen.ops.scan.kernel import Context, context, input_bytes, scans_of
+from kgen.ops.rowwise.kernel import accesses
+from kgen.ops.scan.kernel import Context, by_kind, context, input_bytes
 from kgen.ops.scan.schedule import ScanSchedule
 from kgen.tuning_db.machines import constants
 
 
 @dataclass(frozen=True)
 class ScanSpanConstants(Constants, model="scan_span"):
-    """Times in seconds, `access` in clocks; the last four are instructions of a warp."""
+    """Times in seconds, `access` in clocks; the last five are instructions of a warp."""
 
     start: float
     memory: float  # the share of the bandwidth that is reached
@@ -36,12 +36,13 @@ class ScanSpanConstants(Constants, model="scan_span"):
     span: float  # of a block's span: until it is there
     turn: float  # of rows that a block has at a time
     element: float  # of a thread, one after another
-    element_exponential: float  # the same, where exponentials are added
+    serial: float  # clocks of an instruction of such an element
     access: float  # of a warp to its elements in shared memory, in one bank each
     work: float  # an element of a scan
-    exponential: float  # the same, where exponentials are added
+    exponential: float  # the same, where exponentials are added, for results of 16 bits
+    precise: float  # the same, for others
     row: float  # of a thread's share of a row
-    combine: float  # of two lanes' states
+    combine: float  # of two lanes' states, beside the work of an element
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,10 @@ class ScanSpan(ScanSchedule):
     }
     target = sm(80)
 
-    # What other schedules of scans let a config choose.
-    pack, load, store = 1, "default", "default"
-
     span_bytes = choice(16384, 8192, 32768, 49152)  # of shared memory, for a block's rows
     row_threads = choice(1, 2, 4, 8, 16, 32)  # that share a row
     threads = choice(128, 64, 256, 32)
     vectors = choice(8, 4)  # elements of a thread at a time
-
-    register_bytes = 160  # of 64 registers
 
     def elements(self, problem: Problem) -> Vector:
         """Elements of each operand that a block has room for: a multiple of 16, as its place begins at one of 16 bytes."""
@@ -120,13 +116,9 @@ class ScanSpan(ScanSchedule):
         return few & (4 * self.rows(problem) * self.row_threads >= 3 * self.threads)
 
     @classmethod
-    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
-        return cls.where()
-
-    @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
-        """Whether rows are one span, beside what all scans look at."""
-        return super().class_of(problem), is_one_span(problem)
+        """The graph; how each operand is reached, and whether rows are one span."""
+        return problem.graph.digest, accesses(problem), is_one_span(problem)
 
     def lengths(self, problem: Problem) -> tuple[Limit, ...]:
         return (Limit(Dim(f"n{len(problem.leading) - 1}"), int(self.elements(problem)) // whole_rows(problem)),)
@@ -150,7 +142,6 @@ class ScanSpan(ScanSchedule):
         k = constants(ScanSpanConstants, target)
         *outer, length = problem.leading
         rows = math.prod(outer)
-        scans = scans_of(problem.graph)
         slot, sizes = slots_of(problem, True)
         own = maximum(1, self.rows(problem))
         turns = ceil_div(own, self.threads // self.row_threads)
@@ -162,13 +153,12 @@ class ScanSpan(ScanSchedule):
 
         enough = resident * own * length * input_bytes(problem) / bytes_in_flight(target, k.latency)
         flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
-        exponentials = sum(scan.op == "logcumsumexp" for scan in scans)
-        element = k.element * (len(scans) - exponentials) + k.element_exponential * exponentials
-        alone = k.span + turns * (k.turn + share * passes * element)
-        work = k.work * (len(scans) - exponentials) + k.exponential * exponentials
-        shared = k.combine * len(scans) * where(self.row_threads > 1, 1, 0) * (1 + self.row_threads) ** 0.5
+        at_once = ceil_div(share, self.vectors) * self.vectors * passes
+        work = by_kind(problem, k.work, k.exponential, k.precise)
+        alone = k.span + turns * (k.turn + at_once * (k.element + k.serial * work / target.clock_hz))
+        combined = (k.combine + work) * log2(2 * self.row_threads) * where(self.row_threads > 1, 1, 0)
         warps = most * self.threads / 32 * turns
-        issued = warps * (k.row + shared + share * passes * work)
+        issued = warps * (k.row + combined + at_once * work)
         conflicts = chosen(
             self.row_threads,
             {n: bank_conflicts(n, length, -(-length // n) | 1, max(sizes)) for n in (1, 2, 4, 8, 16, 32)},

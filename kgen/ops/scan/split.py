@@ -17,8 +17,8 @@ from kgen.dsl.target import Target
 from kgen.dsl.types import i32, i64
 from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, where
 from kgen.ops.common.memory_bound import bytes_in_flight, narrowness
-from kgen.ops.scan.kernel import input_bytes, scans_of, state_bytes
-from kgen.ops.scan.schedule import ScanSchedule
+from kgen.ops.scan.kernel import by_kind, input_bytes, state_bytes
+from kgen.ops.scan.schedule import VectorScan
 from kgen.tuning_db.machines import constants
 
 #: Tiles of a group, and groups of a section (SharedRow, templates/common/scan.cuh).
@@ -29,7 +29,7 @@ _MOST_WORDS = 2**30
 
 @dataclass(frozen=True)
 class ScanSplitConstants(Constants, model="scan_split"):
-    """Times in seconds; the last two are instructions."""
+    """Times in seconds; the last four are instructions."""
 
     start: float
     memory: float  # the share of the bandwidth that is reached
@@ -42,10 +42,12 @@ class ScanSplitConstants(Constants, model="scan_split"):
     shown: float  # the share of that which the next tile does not hide
     clear: float  # of a tile's words in memory
     work: float  # an element of a scan
-    exponential: float  # the same, where exponentials are added
+    exponential: float  # the same, where exponentials are added, for results of 16 bits
+    precise: float  # the same, for others
+    combine: float  # of two lanes' states, beside the work of an element
 
 
-class ScanSplit(ScanSchedule):
+class ScanSplit(VectorScan):
     """The tiles of all rows, by blocks that are there at once; each tile is read and written once."""
 
     template = "scan_split.cu.j2"
@@ -125,8 +127,11 @@ class ScanSplit(ScanSchedule):
         enough = flight / bytes_in_flight(target, k.latency)
         flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
         flow = flow / narrowness(self.pack * input_bytes(problem), k.narrow)
-        work = sum(k.exponential if scan.op == "logcumsumexp" else k.work for scan in scans_of(problem.graph))
-        issued = ceil_div(tiles, target.sm_count) * self.tile / 32 * work / (4 * target.clock_hz)
+        work = by_kind(problem, k.work, k.exponential, k.precise)
+        instructions = self.pack * work + 6 * (k.combine + work)  # of a thread's vector
+        issued = (
+            ceil_div(tiles, target.sm_count) * self.threads / 32 * self.vectors * instructions / (4 * target.clock_hz)
+        )
         # What a group of neighbours comes to is left when all of them are seen.
         neighbours = blocks / rows
         looks = where(neighbours > 1, 1, 0) + where(neighbours > GROUP, 1, 0)

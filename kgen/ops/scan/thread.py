@@ -11,7 +11,6 @@ from kgen.codegen.source import Launch, Limit
 from kgen.dsl.choice import choice, rule, sized, vectorised
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import WIDEST_ACCESS, NormalProblem, Problem
-from kgen.dsl.schedule import SearchSpace
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
@@ -19,7 +18,7 @@ from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, where
 from kgen.ops.common.memory_bound import LINE, bytes_in_flight, least_arch
 from kgen.ops.rowwise.dense import is_one_span, slots_of
 from kgen.ops.rowwise.kernel import accesses
-from kgen.ops.scan.kernel import Context, context, input_bytes, scans_of
+from kgen.ops.scan.kernel import Context, by_kind, context, input_bytes
 from kgen.ops.scan.schedule import ScanSchedule
 from kgen.tuning_db.machines import constants
 
@@ -29,7 +28,7 @@ _MOST_BYTES = 256
 
 @dataclass(frozen=True)
 class ScanThreadConstants(Constants, model="scan_thread"):
-    """Times in seconds; `line` and `access` in clocks; the last three are instructions of a warp."""
+    """Times in seconds; `line` and `access` in clocks; the last four are instructions of a warp."""
 
     start: float
     memory: float  # the share of the bandwidth that is reached
@@ -37,11 +36,13 @@ class ScanThreadConstants(Constants, model="scan_thread"):
     block: float  # until the next block is started
     span: float  # of a thread's rows
     stage: float  # the same, through shared memory
+    serial: float  # clocks of an instruction of an element
     line: float  # of a line that a warp's access touches
     access: float  # of 16 bytes of each thread of a warp in shared memory
     thread: float
     work: float  # an element of a scan
-    exponential: float  # the same, where exponentials are added
+    exponential: float  # the same, where exponentials are added, for results of 16 bits
+    precise: float  # the same, for others
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,6 @@ class ScanThread(ScanSchedule):
         "rows of a thread, by way of shared memory": {"stage": True},
     }
     target = sm(75)
-
-    # What other schedules of scans let a config choose.
-    pack, vectors, load, store = 1, 1, "default", "default"
-    register_bytes = _MOST_BYTES
 
     threads = choice(128, 256, 64)
     stage = choice(False, True)  # in shared memory, where a block's rows are one span
@@ -104,13 +101,9 @@ class ScanThread(ScanSchedule):
         return self.smem_bytes(problem) <= target.smem_per_block
 
     @classmethod
-    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
-        return cls.where()
-
-    @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
-        """Whether rows are one span, beside what all scans look at."""
-        return super().class_of(problem), is_one_span(problem)
+        """The graph; how each operand is reached, and whether rows are one span."""
+        return problem.graph.digest, accesses(problem), is_one_span(problem)
 
     def lengths(self, problem: Problem) -> tuple[Limit, ...]:
         columns = problem.leading[-1]
@@ -135,7 +128,7 @@ class ScanThread(ScanSchedule):
         """The longest of: the bytes (by Little's law), the instructions, the lines or shared memory, the blocks of an SM."""
         k = constants(ScanThreadConstants, target)
         *outer, length = problem.leading
-        scans, (slot, sizes) = scans_of(problem.graph), slots_of(problem, True)
+        slot, sizes = slots_of(problem, True)
         own = rows_of_thread(problem)
         blocks = ceil_div(math.prod(outer), self.threads * own)
         most = ceil_div(blocks, target.sm_count)
@@ -144,8 +137,8 @@ class ScanThread(ScanSchedule):
 
         enough = resident * self.threads * own * length * input_bytes(problem) / bytes_in_flight(target, k.latency)
         flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
-        exponentials = sum(scan.op == "logcumsumexp" for scan in scans)
-        work = k.work * (len(scans) - exponentials) + k.exponential * exponentials
+        work = by_kind(problem, k.work, k.exponential, k.precise)
+        alone = where(self.stage, k.stage, k.span) + k.serial * own * length * work / target.clock_hz
         warps = most * self.threads / 32
         issued = warps * (k.thread + own * length * work) / 4
         spans = [own * length * sizes[i] for i in slot.values()]  # of a thread, in bytes
@@ -156,7 +149,7 @@ class ScanThread(ScanSchedule):
             problem.bytes / maximum(flow, 1.0),
             issued / target.clock_hz,
             reached / target.clock_hz,
-            most / resident * where(self.stage, k.stage, k.span),
+            most / resident * alone,
             blocks * k.block,
         )
         return k.start + sum(part**4 for part in parts) ** 0.25

@@ -18,6 +18,17 @@ __device__ __forceinline__ float max_nan(float a, float b) {
 #endif
 }
 
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float min_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
+
 // e to the x by one instruction of the special function unit: relative error about 2^-22 (1 + |x| / 4), 0 below 2^-126.
 __device__ __forceinline__ float exp_approximate(float x) {
   float power;
@@ -390,10 +401,17 @@ __device__ __forceinline__ Vector<T, N> staged_vector(const unsigned char* stage
   return load_vector<N>(reinterpret_cast<const T*>(stage) + v * N);
 }
 
-// exp by an instruction, for results of 16 bits.
+// exp and log by an instruction of the special function unit each, for results of 16 bits.
 struct FastExp {
   static __device__ __forceinline__ float of(float x) { return ptx::exp_approximate(x); }
+  static __device__ __forceinline__ float log(float x) { return __logf(x); }
 };
+
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float smallest(float a, float b) { return ptx::min_nan(a, b); }
+__device__ __forceinline__ double smallest(double a, double b) { return a < b || a != a ? a : b; }
+__device__ __forceinline__ int smallest(int a, int b) { return a < b ? a : b; }
+__device__ __forceinline__ long long smallest(long long a, long long b) { return a < b ? a : b; }
 
 // The sum over each `Lanes` neighbouring lanes of a warp.
 template <int Lanes, typename T>
@@ -422,11 +440,11 @@ struct SoftmaxState {
     if (max != value) sum *= Exp::of(max - value);
     max = value;
   }
-  __device__ __forceinline__ void combine(SoftmaxState other) {
-    const T both = largest(max, other.max);
-    update_max(both);
-    other.update_max(both);
-    sum += other.sum;
+  __device__ __forceinline__ void combine(const SoftmaxState& other) {
+    const T less = smallest(max, other.max), both = largest(max, other.max);
+    const T scale = Exp::of(less == both ? T(0) : less - both);  // infinities are equal, too
+    sum = other.max > max ? sum * scale + other.sum : sum + other.sum * scale;
+    max = both;
   }
   template <int Lanes>
   __device__ __forceinline__ void combine_lanes() {
@@ -536,7 +554,7 @@ __device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, 
   result0 = static_cast<__nv_bfloat16>(v4);
 }
 
-#line 540 "scale_mask_softmax.cu"
+#line 558 "scale_mask_softmax.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2)
     scale_mask_softmax(const __nv_bfloat16* x, const bool* mask, __nv_bfloat16* out, int n0, int n1, long long x_s0,
                        long long mask_s0, long long out_s0, float scale) {

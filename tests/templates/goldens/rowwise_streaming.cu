@@ -16,6 +16,17 @@ __device__ __forceinline__ float max_nan(float a, float b) {
 #endif
 }
 
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float min_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
+
 }  // namespace ptx
 
 constexpr int THREADS = 256;
@@ -176,11 +187,19 @@ struct RowColumns {
   }
 };
 
-// exp as CUDA has it.
+// exp and log as CUDA has them.
 struct PreciseExp {
   static __device__ __forceinline__ float of(float x) { return expf(x); }
   static __device__ __forceinline__ double of(double x) { return exp(x); }
+  static __device__ __forceinline__ float log(float x) { return logf(x); }
+  static __device__ __forceinline__ double log(double x) { return ::log(x); }
 };
+
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float smallest(float a, float b) { return ptx::min_nan(a, b); }
+__device__ __forceinline__ double smallest(double a, double b) { return a < b || a != a ? a : b; }
+__device__ __forceinline__ int smallest(int a, int b) { return a < b ? a : b; }
+__device__ __forceinline__ long long smallest(long long a, long long b) { return a < b ? a : b; }
 
 // The sum over each `Lanes` neighbouring lanes of a warp.
 template <int Lanes, typename T>
@@ -209,11 +228,11 @@ struct SoftmaxState {
     if (max != value) sum *= Exp::of(max - value);
     max = value;
   }
-  __device__ __forceinline__ void combine(SoftmaxState other) {
-    const T both = largest(max, other.max);
-    update_max(both);
-    other.update_max(both);
-    sum += other.sum;
+  __device__ __forceinline__ void combine(const SoftmaxState& other) {
+    const T less = smallest(max, other.max), both = largest(max, other.max);
+    const T scale = Exp::of(less == both ? T(0) : less - both);  // infinities are equal, too
+    sum = other.max > max ? sum * scale + other.sum : sum + other.sum * scale;
+    max = both;
   }
   template <int Lanes>
   __device__ __forceinline__ void combine_lanes() {
@@ -391,7 +410,7 @@ __device__ __forceinline__ void finish(bool mask, float x, float scale, float am
   result0 = v4;
 }
 
-#line 395 "scale_mask_softmax.cu"
+#line 414 "scale_mask_softmax.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     scale_mask_softmax(const float* x, const bool* mask, float* out, int n0, int n1, long long x_s0, long long mask_s0,
                        long long out_s0, float scale) {

@@ -16,13 +16,25 @@ __device__ __forceinline__ float max_nan(float a, float b) {
 #endif
 }
 
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float min_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
+
 }  // namespace ptx
 
 constexpr int THREADS = 256;
 constexpr int ROW_THREADS = 256;  // threads of a block that share a row
 constexpr int LANES = ROW_THREADS < 32 ? ROW_THREADS : 32;
-constexpr int PACK = 1;     // elements of a vector
-constexpr int VECTORS = 4;  // of a thread in a tile
+constexpr int PACK = 1;             // elements of a vector
+constexpr int VECTORS = 4;          // of a thread in a tile
+constexpr int STEP = LANES * PACK;  // columns from one vector of a thread to its next
 constexpr int TILE = ROW_THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -143,10 +155,12 @@ struct UnitOutput {
   }
 };
 
-// exp as CUDA has it.
+// exp and log as CUDA has them.
 struct PreciseExp {
   static __device__ __forceinline__ float of(float x) { return expf(x); }
   static __device__ __forceinline__ double of(double x) { return exp(x); }
+  static __device__ __forceinline__ float log(float x) { return logf(x); }
+  static __device__ __forceinline__ double log(double x) { return ::log(x); }
 };
 
 // The larger of two; NaN where either is.
@@ -154,6 +168,12 @@ __device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan
 __device__ __forceinline__ double largest(double a, double b) { return a > b || a != a ? a : b; }
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
+
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float smallest(float a, float b) { return ptx::min_nan(a, b); }
+__device__ __forceinline__ double smallest(double a, double b) { return a < b || a != a ? a : b; }
+__device__ __forceinline__ int smallest(int a, int b) { return a < b ? a : b; }
+__device__ __forceinline__ long long smallest(long long a, long long b) { return a < b ? a : b; }
 
 // The sum over each `Lanes` neighbouring lanes of a warp.
 template <int Lanes, typename T>
@@ -201,11 +221,11 @@ struct SoftmaxState {
     if (max != value) sum *= Exp::of(max - value);
     max = value;
   }
-  __device__ __forceinline__ void combine(SoftmaxState other) {
-    const T both = largest(max, other.max);
-    update_max(both);
-    other.update_max(both);
-    sum += other.sum;
+  __device__ __forceinline__ void combine(const SoftmaxState& other) {
+    const T less = smallest(max, other.max), both = largest(max, other.max);
+    const T scale = Exp::of(less == both ? T(0) : less - both);  // infinities are equal, too
+    sum = other.max > max ? sum * scale + other.sum : sum + other.sum * scale;
+    max = both;
   }
   template <int Lanes>
   __device__ __forceinline__ void combine_lanes() {
@@ -222,10 +242,9 @@ template <typename T, typename Exp>
 struct LogSumExpState : SoftmaxState<T, Exp> {
   template <typename Place>
   __device__ __forceinline__ void update(T other, const Place&) {
-    this->update_max(largest(this->max, other));
-    this->sum += other == this->max ? T(1) : Exp::of(other - this->max);
+    this->combine({other, T(1)});
   }
-  __device__ __forceinline__ T value() const { return this->max + log(this->sum); }
+  __device__ __forceinline__ T value() const { return this->max + Exp::log(this->sum); }
 };
 
 // The states of several reductions over the same elements, which are updated together.
@@ -406,7 +425,7 @@ __device__ __forceinline__ void values(float x, float& result0) { result0 = x; }
 // The results, of one element.
 __device__ __forceinline__ void finish(float logcumsumexp0, float& result0) { result0 = logcumsumexp0; }
 
-#line 410 "logcumsumexp.cu"
+#line 429 "logcumsumexp.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     logcumsumexp(const float* x, float* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -425,14 +444,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     State states[VECTORS];
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * LANES * PACK;
+      const int column = first + v * STEP;
       items.x[v] = Input_x::load(x_row + column, 1, WHOLE ? PACK : n1 - column);
     }
 
     const auto update = [&](State& state, int v, int e) {
       float value0;
       values(items.x[v][e], value0);
-      const RowElement<true> place{first + v * LANES * PACK + e};
+      const RowElement<true> place{first + v * STEP + e};
       get<0>(state).update(value0, place);
     };
 
@@ -447,7 +466,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     scan.next(states, reinterpret_cast<State*>(shared));
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * LANES * PACK;
+      const int column = first + v * STEP;
       State& state = states[v];
       Output_out::Items out_vector;
 #pragma unroll

@@ -42,8 +42,9 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 constexpr int THREADS = 128;
 constexpr int ROW_THREADS = 8;  // threads of a block that share a row
 constexpr int LANES = ROW_THREADS < 32 ? ROW_THREADS : 32;
-constexpr int PACK = 4;     // elements of a vector
-constexpr int VECTORS = 1;  // of a thread in a tile
+constexpr int PACK = 4;             // elements of a vector
+constexpr int VECTORS = 1;          // of a thread in a tile
+constexpr int STEP = LANES * PACK;  // columns from one vector of a thread to its next
 constexpr int TILE = ROW_THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -372,7 +373,7 @@ __device__ __forceinline__ void finish(float cumprod0, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(cumprod0);
 }
 
-#line 376 "cumprod.cu"
+#line 377 "cumprod.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     cumprod(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -391,14 +392,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     State states[VECTORS];
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * LANES * PACK;
+      const int column = first + v * STEP;
       items.x[v] = Input_x::load(x_row + column, 1, WHOLE ? PACK : n1 - column);
     }
 
     const auto update = [&](State& state, int v, int e) {
       float value0;
       values(items.x[v][e], value0);
-      const RowElement<true> place{first + v * LANES * PACK + e};
+      const RowElement<true> place{first + v * STEP + e};
       get<0>(state).update(value0, place);
     };
 
@@ -413,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     scan.next(states, reinterpret_cast<State*>(shared));
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * LANES * PACK;
+      const int column = first + v * STEP;
       State& state = states[v];
       Output_out::Items out_vector;
 #pragma unroll

@@ -6,8 +6,9 @@
 constexpr int THREADS = 512;
 constexpr int LANES = 32;
 constexpr int WARPS = THREADS / LANES;
-constexpr int PACK = 4;     // elements of a vector
-constexpr int VECTORS = 2;  // of a thread in a tile
+constexpr int PACK = 4;             // elements of a vector
+constexpr int VECTORS = 2;          // of a thread in a tile
+constexpr int STEP = LANES * PACK;  // columns from one vector of a thread to its next
 constexpr int TILE = THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -410,7 +411,7 @@ struct ScanTile {
   State warps_before, all;
 };
 
-#line 414 "cumsum.cu"
+#line 415 "cumsum.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     cumsum(const float* x, float* out, int n0, int n1, long long x_s0, long long out_s0, long long* left,
            int* finished) {
@@ -436,7 +437,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
       [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
-        const int column = first + v * LANES * PACK;
+        const int column = first + v * STEP;
         items.x[v] = Input_x::load(x_row + column, 1, WHOLE ? PACK : n1 - column);
       }
     };
@@ -448,7 +449,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const auto update = [&](State& state, int v, int e) {
       float value0;
       values(items.x[v][e], value0);
-      const RowElement<true> place{first + v * LANES * PACK + e};
+      const RowElement<true> place{first + v * STEP + e};
       get<0>(state).update(value0, place);
     };
 
@@ -487,7 +488,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const auto update = [&](State& state, int v, int e) {
       float value0;
       values(items.x[v][e], value0);
-      const RowElement<true> place{first + v * LANES * PACK + e};
+      const RowElement<true> place{first + v * STEP + e};
       get<0>(state).update(value0, place);
     };
 
@@ -495,7 +496,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
       [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
-        const int column = first + v * LANES * PACK;
+        const int column = first + v * STEP;
         State& state = tile.states[v];
         Output_out::Items out_vector;
 #pragma unroll

@@ -18,6 +18,17 @@ __device__ __forceinline__ float max_nan(float a, float b) {
 #endif
 }
 
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float min_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
+
 // e to the x by one instruction of the special function unit: relative error about 2^-22 (1 + |x| / 4), 0 below 2^-126.
 __device__ __forceinline__ float exp_approximate(float x) {
   float power;
@@ -30,8 +41,9 @@ __device__ __forceinline__ float exp_approximate(float x) {
 constexpr int THREADS = 256;
 constexpr int LANES = 32;
 constexpr int WARPS = THREADS / LANES;
-constexpr int PACK = 1;     // elements of a vector
-constexpr int VECTORS = 4;  // of a thread in a tile
+constexpr int PACK = 1;             // elements of a vector
+constexpr int VECTORS = 4;          // of a thread in a tile
+constexpr int STEP = LANES * PACK;  // columns from one vector of a thread to its next
 constexpr int TILE = THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -160,9 +172,10 @@ __device__ __forceinline__ void put_state(State* to, const State& state) {
     reinterpret_cast<unsigned*>(to)[i] = reinterpret_cast<const unsigned*>(&state)[i];
 }
 
-// exp by an instruction, for results of 16 bits.
+// exp and log by an instruction of the special function unit each, for results of 16 bits.
 struct FastExp {
   static __device__ __forceinline__ float of(float x) { return ptx::exp_approximate(x); }
+  static __device__ __forceinline__ float log(float x) { return __logf(x); }
 };
 
 // The larger of two; NaN where either is.
@@ -170,6 +183,12 @@ __device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan
 __device__ __forceinline__ double largest(double a, double b) { return a > b || a != a ? a : b; }
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
+
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float smallest(float a, float b) { return ptx::min_nan(a, b); }
+__device__ __forceinline__ double smallest(double a, double b) { return a < b || a != a ? a : b; }
+__device__ __forceinline__ int smallest(int a, int b) { return a < b ? a : b; }
+__device__ __forceinline__ long long smallest(long long a, long long b) { return a < b ? a : b; }
 
 // The sum over each `Lanes` neighbouring lanes of a warp.
 template <int Lanes, typename T>
@@ -217,11 +236,11 @@ struct SoftmaxState {
     if (max != value) sum *= Exp::of(max - value);
     max = value;
   }
-  __device__ __forceinline__ void combine(SoftmaxState other) {
-    const T both = largest(max, other.max);
-    update_max(both);
-    other.update_max(both);
-    sum += other.sum;
+  __device__ __forceinline__ void combine(const SoftmaxState& other) {
+    const T less = smallest(max, other.max), both = largest(max, other.max);
+    const T scale = Exp::of(less == both ? T(0) : less - both);  // infinities are equal, too
+    sum = other.max > max ? sum * scale + other.sum : sum + other.sum * scale;
+    max = both;
   }
   template <int Lanes>
   __device__ __forceinline__ void combine_lanes() {
@@ -238,10 +257,9 @@ template <typename T, typename Exp>
 struct LogSumExpState : SoftmaxState<T, Exp> {
   template <typename Place>
   __device__ __forceinline__ void update(T other, const Place&) {
-    this->update_max(largest(this->max, other));
-    this->sum += other == this->max ? T(1) : Exp::of(other - this->max);
+    this->combine({other, T(1)});
   }
-  __device__ __forceinline__ T value() const { return this->max + log(this->sum); }
+  __device__ __forceinline__ T value() const { return this->max + Exp::log(this->sum); }
 };
 
 // The states of several reductions over the same elements, which are updated together.
@@ -491,7 +509,7 @@ struct ScanTile {
   State warps_before, all;
 };
 
-#line 495 "logcumsumexp.cu"
+#line 513 "logcumsumexp.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     logcumsumexp(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0, long long* left,
                  int* finished) {
@@ -517,7 +535,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
       [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
-        const int column = first + v * LANES * PACK;
+        const int column = first + v * STEP;
         items.x[v] = Input_x::load(x_row + column, 1, WHOLE ? PACK : n1 - column);
       }
     };
@@ -529,7 +547,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     const auto update = [&](State& state, int v, int e) {
       float value0;
       values(items.x[v][e], value0);
-      const RowElement<true> place{first + v * LANES * PACK + e};
+      const RowElement<true> place{first + v * STEP + e};
       get<0>(state).update(value0, place);
     };
 
@@ -568,7 +586,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     const auto update = [&](State& state, int v, int e) {
       float value0;
       values(items.x[v][e], value0);
-      const RowElement<true> place{first + v * LANES * PACK + e};
+      const RowElement<true> place{first + v * STEP + e};
       get<0>(state).update(value0, place);
     };
 
@@ -576,7 +594,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
       [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
-        const int column = first + v * LANES * PACK;
+        const int column = first + v * STEP;
         State& state = tile.states[v];
         Output_out::Items out_vector;
 #pragma unroll

@@ -40,8 +40,9 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 constexpr int THREADS = 512;
 constexpr int LANES = 32;
 constexpr int WARPS = THREADS / LANES;
-constexpr int PACK = 2;     // elements of a vector
-constexpr int VECTORS = 4;  // of a thread in a tile
+constexpr int PACK = 2;             // elements of a vector
+constexpr int VECTORS = 4;          // of a thread in a tile
+constexpr int STEP = LANES * PACK;  // columns from one vector of a thread to its next
 constexpr int TILE = THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -443,7 +444,7 @@ struct ScanTile {
   State warps_before, all;
 };
 
-#line 447 "cumprod.cu"
+#line 448 "cumprod.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     cumprod(const double* x, double* out, int n0, int n1, long long x_s0, long long out_s0, long long* left,
             int* finished) {
@@ -469,7 +470,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
-        const int column = first + v * LANES * PACK;
+        const int column = first + v * STEP;
         items.x[v] = Input_x::load(x_row + column, 1, WHOLE ? PACK : n1 - column);
       }
     };
@@ -481,7 +482,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const auto update = [&](State& state, int v, int e) {
       double value0;
       values(items.x[v][e], value0);
-      const RowElement<true> place{first + v * LANES * PACK + e};
+      const RowElement<true> place{first + v * STEP + e};
       get<0>(state).update(value0, place);
     };
 
@@ -520,7 +521,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const auto update = [&](State& state, int v, int e) {
       double value0;
       values(items.x[v][e], value0);
-      const RowElement<true> place{first + v * LANES * PACK + e};
+      const RowElement<true> place{first + v * STEP + e};
       get<0>(state).update(value0, place);
     };
 
@@ -528,7 +529,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
-        const int column = first + v * LANES * PACK;
+        const int column = first + v * STEP;
         State& state = tile.states[v];
         Output_out::Items out_vector;
 #pragma unroll

@@ -8,8 +8,9 @@
 constexpr int THREADS = 128;
 constexpr int ROW_THREADS = 32;  // threads of a block that share a row
 constexpr int LANES = ROW_THREADS < 32 ? ROW_THREADS : 32;
-constexpr int PACK = 8;     // elements of a vector
-constexpr int VECTORS = 2;  // of a thread in a tile
+constexpr int PACK = 8;             // elements of a vector
+constexpr int VECTORS = 2;          // of a thread in a tile
+constexpr int STEP = LANES * PACK;  // columns from one vector of a thread to its next
 constexpr int TILE = ROW_THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -337,7 +338,7 @@ __device__ __forceinline__ void values(__half x, float& result0) { result0 = sta
 // The results, of one element.
 __device__ __forceinline__ void finish(float cumsum0, __half& result0) { result0 = static_cast<__half>(cumsum0); }
 
-#line 341 "cumsum.cu"
+#line 342 "cumsum.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     cumsum(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -356,14 +357,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     State states[VECTORS];
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * LANES * PACK;
+      const int column = first + v * STEP;
       items.x[v] = Input_x::load(x_row + column, 1, WHOLE ? PACK : n1 - column);
     }
 
     const auto update = [&](State& state, int v, int e) {
       float value0;
       values(items.x[v][e], value0);
-      const RowElement<true> place{first + v * LANES * PACK + e};
+      const RowElement<true> place{first + v * STEP + e};
       get<0>(state).update(value0, place);
     };
 
@@ -378,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     scan.next(states, reinterpret_cast<State*>(shared));
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * LANES * PACK;
+      const int column = first + v * STEP;
       State& state = states[v];
       Output_out::Items out_vector;
 #pragma unroll
