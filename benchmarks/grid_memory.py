@@ -105,11 +105,11 @@ def batch(source: random.Random, elements: int) -> Shape:
 
 
 def narrow(source: random.Random, elements: int) -> Shape:
-    """A matrix of up to 32 rows, or of as many columns."""
-    few = between(source, 0, 5)
-    many = max(1, elements // few)
+    """Matrices of up to 64 rows, or of as many columns: one, or a batch."""
+    few, count = between(source, 0, 6), source.choice((1, 1, 8, 64))
+    many = max(1, elements // (few * count))
     m, n = source.sample((few, many), 2)
-    return {"...": (1,), "M": m, "N": n}
+    return {"...": (count,), "M": m, "N": n}
 
 
 CASES = (

@@ -35,7 +35,7 @@ _MODULES = {
     "kgen.codegen.template_schedule": "TemplateSchedule",
     "kgen.ops.attention": "AttentionMma AttentionWgmma AttentionWide",
     "kgen.ops.attention_gradient": "AttentionGradientMma AttentionGradientOnePass AttentionGradientWgmma",
-    "kgen.ops.elementwise": "Elementwise Transpose",
+    "kgen.ops.elementwise": "Elementwise Transpose TransposeNarrow",
     "kgen.ops.gather.gather": "Gather",
     "kgen.ops.gather.gather_sum": "GatherSum",
     "kgen.ops.gemm": "Gemv MmaGemm SimtGemm WgmmaGemm",

@@ -90,6 +90,7 @@ from kgen.ops.attention_gradient import AttentionGradientOnePass as AttentionGra
 from kgen.ops.attention_gradient import AttentionGradientWgmma as AttentionGradientWgmma
 from kgen.ops.elementwise import Elementwise as Elementwise
 from kgen.ops.elementwise import Transpose as Transpose
+from kgen.ops.elementwise import TransposeNarrow as TransposeNarrow
 from kgen.ops.gather.gather import Gather as Gather
 from kgen.ops.gather.gather_sum import GatherSum as GatherSum
 from kgen.ops.gemm import Gemv as Gemv

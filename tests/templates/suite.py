@@ -14,6 +14,7 @@ import gemm_cases
 import gemv_cases
 import grouped_cases
 import linear_attention_cases
+import narrow_cases
 import reduce_cases
 import rowwise_cases
 import scan_cases
@@ -30,6 +31,7 @@ from kgen.gpu.compile import compile as nvrtc
 _MODULES = (
     elementwise_cases,
     transpose_cases,
+    narrow_cases,
     rowwise_cases,
     reduce_cases,
     column_cases,

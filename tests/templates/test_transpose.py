@@ -9,3 +9,8 @@ NAMES = names("Transpose")
 @pytest.mark.parametrize("name", NAMES)
 def test_cases(name: str) -> None:
     run_and_compile(name)
+
+
+@pytest.mark.parametrize("name", names("TransposeNarrow"))
+def test_cases_of_few_columns(name: str) -> None:
+    run_and_compile(name)

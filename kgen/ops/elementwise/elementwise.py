@@ -30,6 +30,7 @@ from kgen.ops.common.memory_bound import LINE, LOADS, SECTOR, STORES, VectorSche
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
 from kgen.ops.elementwise.items import Items, calls, parts, repeating
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
+from kgen.ops.elementwise.narrow import TransposeNarrow
 from kgen.ops.elementwise.transpose import Transpose
 from kgen.ops.elementwise.view import Column, View, matches, normalise, view
 from kgen.tuning_db.machines import constants
@@ -423,4 +424,6 @@ def _laid_out(problem: Problem, along: str, count: int) -> tuple[float, ...]:
 
 
 # Before gather, which would serve graphs that take nothing too.
-family = register_family(Family("elementwise", (Elementwise, Transpose), matches, normalise, dims, suites, priority=1))
+family = register_family(
+    Family("elementwise", (Elementwise, Transpose, TransposeNarrow), matches, normalise, dims, suites, priority=1)
+)
