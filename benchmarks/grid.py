@@ -127,9 +127,9 @@ class Kernels:
         binary = self.binaries.get(source.digest)
         if binary is None or binary.fatal_warnings:
             return None
-        if source.digest not in self.loaded:
-            self.loaded[source.digest] = load(binary, source, device)
-        return Runner(self.loaded[source.digest], source, symbols(config, problem, self.target.sm_count))
+        if source.loaded_as not in self.loaded:
+            self.loaded[source.loaded_as] = load(binary, source, device)
+        return Runner(self.loaded[source.loaded_as], source, symbols(config, problem, self.target.sm_count))
 
 
 def timed(product: Product, chosen: list[Schedule], kernels: Kernels, device: int) -> dict[str, Any]:
