@@ -29,6 +29,8 @@ from kgen.tuning_db.machines import constants
 
 #: Elements of the longest rows of a span.
 _MOST = 64
+#: Those of them that a thread has under way, as in the template.
+_AT_ONCE = 8
 #: What a size is at most that is counted in 32 bits.
 _LARGEST = 2**31 - 1
 
@@ -41,7 +43,9 @@ class NarrowConstants(Constants, model="transpose_narrow"):
     memory: float  # the share of the bandwidth that is reached
     latency: float  # for which an SM's share of the bandwidth is to be under way
     block: float  # until the next block is started
-    span: float  # of a block: until what it reads is there
+    span: float  # of a block
+    fetch: float  # of what lies in memory, until it is there
+    turn: float  # of a thread's columns that are under way, from shared memory or to it
     access: float  # of a warp to elements in shared memory, in one bank each
     sector: float  # that a warp's access to a line touches
     vector: float
@@ -199,7 +203,7 @@ class TransposeNarrow(MemoryBound):
             output=y.pointer,
             result_type=y.ctype,
             function=text,
-            arguments=", ".join([*("items[e]" if n == x.name else n for n in names), "results[e]"]),
+            arguments=", ".join([*("items[i][e]" if n == x.name else n for n in names), "results[e]"]),
         )
         return render(
             self,
@@ -228,11 +232,13 @@ class TransposeNarrow(MemoryBound):
         cut = where(self.pack * line < WIDEST_ACCESS, 1, 0)  # lines may begin anywhere
         sectors = accesses * (32 * self.pack * line / SECTOR + cut) * k.sector
         issued = accesses * (k.vector + self.pack * k.element) / 4
+        turns = self.vectors * ceil_div_vector(few, _AT_ONCE)
+        alone = k.span + turns * k.turn + where(self.span == "input", 1, turns) * k.fetch
         parts = (
             problem.bytes / maximum(flow, 1.0),
             (shared + sectors) / target.clock_hz,
             issued / target.clock_hz,
-            most / resident * k.span,
+            most / resident * alone,
             blocks * k.block,
         )
         return k.start + sum(part**4 for part in parts) ** 0.25
