@@ -193,5 +193,8 @@ EXPORTED = (
     Exported("grouped_hgemm", "f16", {"M": 1024, "N": 512, "K": 256, "G": 16}),
     Exported("grouped_hgemm", "bf16", {"M": 515, "N": 264, "K": 328, "G": 40}, {"b": "col"}),
     Exported("cumsum", "f32", {"...": (3,), "N": 300000}),
+    Exported("cumsum", "f16", {"...": (300000,), "N": 3}),
+    Exported("logcumsumexp", "f32", {"...": (30000,), "N": 31}),
+    Exported("transpose", "f16", {"...": (2,), "M": 100003, "N": 5}),
     Exported("attention_causal_fp8_lse", "e4m3", {"...": (2,), "G": 2, "M": 77, "N": 208, "D": 80, "E": 64}),
 )

@@ -20,6 +20,10 @@ _WAVES = on("add", "16777216", "Elementwise", blocks_per_sm=2)
 _BIAS = on("bias_gelu", "4096x4096", "Elementwise")
 _ROPE = on("rope", "4x2048x32x128", "Elementwise")
 _SIGMOID = on("sigmoid", "16777216", "Elementwise", "--dtype", "f32")
+_NARROW = "templates/transpose_narrow.cu.j2"
+_FEW_READ = on("transpose", "5001x6", "TransposeNarrow", span="input", threads=64, vectors=2)
+_FEW_WRITTEN = on("transpose", "6x5001", "TransposeNarrow", span="output", threads=64, vectors=2)
+_FEW_BATCH = on("transpose", "5x1001x6", "TransposeNarrow", span="input", threads=64, vectors=1)
 _TURN = on("transpose", "4096x4096", "Transpose", blocks_per_sm=2)
 _PERMUTED = on("transpose", "4096x4096", "Transpose", pad=0, blocks_per_sm=0)
 _BOXES = on("transpose", "4096x4096", "Transpose", copy="tma", load="default", blocks_per_sm=2)
@@ -120,4 +124,18 @@ MUTANTS = [
     Mutant("gather-sum-begin-unaligned", "index", _SUM, "__shfl_sync(0xffffffff, low[0], 0) / PACK * PACK;",
            "__shfl_sync(0xffffffff, low[0], 0);",
            on("upsample_nearest_backward", "16x80x896x37x441", "GatherSum", rows=4)),
+    # Matrices of a few rows or columns.
+    Mutant("narrow-not-waited-for", "wait", _NARROW, "  ptx::cp_async_wait<0>();\n", "", _FEW_READ),
+    Mutant("narrow-no-barrier-before", "barrier", _NARROW, "  ptx::cp_async_wait<0>();\n  __syncthreads();\n",
+           "  ptx::cp_async_wait<0>();\n", _FEW_READ),
+    Mutant("narrow-no-barrier-after", "barrier", _NARROW, "  __syncthreads();\n  store_span", "  store_span", _FEW_WRITTEN),
+    Mutant("narrow-beyond-the-last-row", "tail", _NARROW, " * PACK < count) f(v", " * PACK <= count) f(v", _FEW_READ),
+    Mutant("narrow-beyond-the-last-column", "index", _NARROW, "if (first + i < {{ few }} &&", "if (first + i <= {{ few }} &&",
+           _FEW_READ),
+    Mutant("narrow-next-matrix-not-seen", "index", _NARROW, "in_matrix + row >= {{ many }};", "in_matrix + row > {{ many }};",
+           _FEW_BATCH),
+    Mutant("narrow-no-room-for-rows", "index", "kgen/ops/elementwise/narrow.py", "(elements - 1).bit_length()",
+           "(elements - 1).bit_length() - 1", on("transpose", "5001x7", "TransposeNarrow", span="input")),
+    Mutant("narrow-block-beyond-the-last", "tail", _NARROW, "min(rows - start, static_cast<long long>(ROWS))",
+           "static_cast<long long>(ROWS)", _FEW_WRITTEN),
 ]  # fmt: skip

@@ -192,6 +192,15 @@ GOLDENS: dict[str, Golden] = {
     "gemm_mma_wmma_wide": Golden(
         "hgemm_f16acc", f16, {"M": 512, "N": 512, "K": 512}, (), "MmaGemm",
         {"instruction": "wmma_m8n32k16", "WM": 32, "WN": 32, "swizzle": "pad", "pack": 8, "store": "shared"}),
+    "transpose_narrow": Golden(
+        "transpose", f16, {"...": (), "M": 780075, "N": 6}, (), "TransposeNarrow",
+        {"span": "input", "pack": 1, "vectors": 2, "threads": 128}),
+    "transpose_narrow_written": Golden(
+        "transpose", f32, {"...": (), "M": 21, "N": 40000}, (), "TransposeNarrow",
+        {"span": "output", "pack": 4, "vectors": 1, "threads": 64}),
+    "transpose_narrow_batch": Golden(
+        "transpose", i8, {"...": (8,), "M": 50176, "N": 3}, (), "TransposeNarrow",
+        {"span": "input", "pack": 4, "vectors": 4, "threads": 256}),
     "scan_warps": Golden(
         "cumsum", f16, {"...": (4096,), "N": 4096}, (), "Scan", {"pack": 8, "vectors": 2, "row_threads": 32, "threads": 128}),
     "scan_block": Golden(

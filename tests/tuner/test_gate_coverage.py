@@ -37,6 +37,10 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"span": "thread", "row_threads": 1, "threads": 128, "turns": 4, "pack": 1}
     ]),
     "RowwiseCluster": ("layer_norm", {"...": (64,), "N": 65536}, [{}]),
+    "TransposeNarrow": ("transpose", {"...": (3,), "M": 5001, "N": 6}, [{"span": "input", "threads": 64, "vectors": 1}]),
+    "TransposeNarrow written": ("transpose", {"...": (3,), "M": 6, "N": 5001}, [
+        {"span": "output", "threads": 64, "vectors": 1}
+    ]),
     "Scan": ("logcumsumexp", ROWS, [{}, {"row_threads": 256, "threads": 256}]),
     "ScanSpan": ("cumsum", {"...": (5000,), "N": 31}, [{"row_threads": n, "threads": 64, "vectors": 4} for n in (1, 4)]),
     "ScanThread": ("cumsum", {"...": (5000,), "N": 3}, [{"stage": False}, {"stage": True}]),

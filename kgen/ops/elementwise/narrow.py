@@ -29,7 +29,7 @@ from kgen.tuning_db.machines import constants
 
 #: Elements of the longest rows of a span.
 _MOST = 64
-#: Those of them that a thread has under way, as in the template.
+#: Vectors that a thread has under way, as in the template.
 _AT_ONCE = 8
 #: What a size is at most that is counted in 32 bits.
 _LARGEST = 2**31 - 1
@@ -44,8 +44,8 @@ class NarrowConstants(Constants, model="transpose_narrow"):
     latency: float  # for which an SM's share of the bandwidth is to be under way
     block: float  # until the next block is started
     span: float  # of a block
-    fetch: float  # of what lies in memory, until it is there
-    turn: float  # of a thread's columns that are under way, from shared memory or to it
+    turn: float  # of the columns that a thread has under way, where they come from shared memory
+    turn_fetched: float  # the same, where they come from memory
     access: float  # of a warp to elements in shared memory, in one bank each
     sector: float  # that a warp's access to a line touches
     vector: float
@@ -203,7 +203,7 @@ class TransposeNarrow(MemoryBound):
             output=y.pointer,
             result_type=y.ctype,
             function=text,
-            arguments=", ".join([*("items[i][e]" if n == x.name else n for n in names), "results[e]"]),
+            arguments=", ".join([*("items[v][i][e]" if n == x.name else n for n in names), "results[e]"]),
         )
         return render(
             self,
@@ -224,7 +224,8 @@ class TransposeNarrow(MemoryBound):
         blocks = ceil_div_vector(self.many(t) * math.prod(t.view.sizes[d] for d in t.outer), self.rows)
         most = ceil_div_vector(blocks, target.sm_count)
         resident = maximum(1, minimum(most, target.resident_blocks(self.threads, 32, self.smem_bytes(t))))
-        enough = resident * self.rows * few * t.in_bytes / bytes_in_flight(target, k.latency)
+        under_way = where(self.span == "input", few, minimum(few, _AT_ONCE / self.vectors))
+        enough = resident * self.rows * under_way * t.in_bytes / bytes_in_flight(target, k.latency)
         flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
         accesses = most * self.threads / 32 * self.vectors * few  # of warps to vectors of lines
         apart = {pack: self._conflicts(t, pack) for pack in (1, 2, 4, 8, 16)}
@@ -232,8 +233,8 @@ class TransposeNarrow(MemoryBound):
         cut = where(self.pack * line < WIDEST_ACCESS, 1, 0)  # lines may begin anywhere
         sectors = accesses * (32 * self.pack * line / SECTOR + cut) * k.sector
         issued = accesses * (k.vector + self.pack * k.element) / 4
-        turns = self.vectors * ceil_div_vector(few, _AT_ONCE)
-        alone = k.span + turns * k.turn + where(self.span == "input", 1, turns) * k.fetch
+        turns = ceil_div_vector(few, _AT_ONCE // self.vectors)
+        alone = k.span + turns * where(self.span == "input", k.turn, k.turn_fetched)
         parts = (
             problem.bytes / maximum(flow, 1.0),
             (shared + sectors) / target.clock_hz,
