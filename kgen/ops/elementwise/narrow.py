@@ -42,6 +42,7 @@ class NarrowConstants(Constants, model="transpose_narrow"):
     start: float
     memory: float  # the share of the bandwidth that is reached
     latency: float  # for which an SM's share of the bandwidth is to be under way
+    ends: float  # sectors at both ends of a block's part of a line, which others have a part of too
     block: float  # until the next block is started
     span: float  # of a block
     turn: float  # of the columns that a thread has under way, where they come from shared memory
@@ -226,11 +227,12 @@ class TransposeNarrow(MemoryBound):
         resident = maximum(1, minimum(most, target.resident_blocks(self.threads, 32, self.smem_bytes(t))))
         under_way = where(self.span == "input", few, minimum(few, _AT_ONCE / self.vectors))
         enough = resident * self.rows * under_way * t.in_bytes / bytes_in_flight(target, k.latency)
+        cut = where(self.pack * line < WIDEST_ACCESS, 1, 0)  # lines may begin anywhere
         flow = target.bandwidth * k.memory * enough / (1 + enough**4) ** 0.25
+        flow = flow / (1 + cut * k.ends * SECTOR / (self.rows * line))
         accesses = most * self.threads / 32 * self.vectors * few  # of warps to vectors of lines
         apart = {pack: self._conflicts(t, pack) for pack in (1, 2, 4, 8, 16)}
         shared = accesses * (self.pack * chosen(self.pack, apart) * k.access)
-        cut = where(self.pack * line < WIDEST_ACCESS, 1, 0)  # lines may begin anywhere
         sectors = accesses * (32 * self.pack * line / SECTOR + cut) * k.sector
         issued = accesses * (k.vector + self.pack * k.element) / 4
         turns = ceil_div_vector(few, _AT_ONCE // self.vectors)
