@@ -261,7 +261,9 @@ def _tiling(problem: Problem) -> Tiling:
 
 def is_exchanged(problem: Problem) -> bool:
     """Whether a problem has one input and one output, both dense, with their last two dimensions exchanged."""
-    t = _tiling(problem)
+    t = tiling(problem)
+    if t is None:
+        return False
     v = t.view
     if len(v.memory) != 2 or v.numbers or len(t.transposed) != 1 or t.row != len(v.sizes) - 2 or len(v.sizes) > 3:
         return False
