@@ -63,7 +63,7 @@ def is_default(config: Schedule, problem: NormalProblem) -> bool:
         (ReductionConstants, ["grid_reductions"], 0.050, 0.13),
         (ReductionConstants, ["grid_reductions_large"], 0.025, 0.09),
         (ScanConstants, SCANS, 0.033, 0.12),
-        (ScanSpanConstants, SCANS, 0.043, 0.14),
+        (ScanSpanConstants, SCANS, 0.045, 0.14),
         (ScanSplitConstants, SCANS, 0.045, 0.125),
         (ScanThreadConstants, SCANS, 0.020, 0.08),
         (GatherConstants, ["grid_moves"], 0.027, 0.070),

@@ -16,7 +16,7 @@ from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.size import maximum as largest
 from kgen.dsl.target import Arch, Target, sm
-from kgen.dsl.vector import Vector, ceil_div, chosen, log2, maximum, minimum, where
+from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, where
 from kgen.ops.common.memory_bound import bytes_in_flight, least_arch
 from kgen.ops.rowwise.dense import bank_conflicts, is_one_span, slots_of
 from kgen.ops.rowwise.kernel import accesses
@@ -88,7 +88,7 @@ class ScanSpan(ScanSchedule):
 
     @rule
     def features_of_the_target(self, problem: Problem, target: Target) -> bool:
-        """cp.async (sm_80), or the dtypes (fp8: sm_89), need a newer GPU"""
+        """cp.async needs a newer GPU (sm_80)"""
         return self.arch(problem).runs_on(target.arch)
 
     @rule
@@ -159,10 +159,9 @@ class ScanSpan(ScanSchedule):
         combined = (k.combine + work) * log2(2 * self.row_threads) * where(self.row_threads > 1, 1, 0)
         warps = most * self.threads / 32 * turns
         issued = warps * (k.row + combined + at_once * work)
-        conflicts = chosen(
-            self.row_threads,
-            {n: bank_conflicts(n, length, -(-length // n) | 1, max(sizes)) for n in (1, 2, 4, 8, 16, 32)},
-        )
+        # The threads of a row are in different banks, of several rows seldom more than two in one.
+        apart = bank_conflicts(1, length, 0, max(sizes))
+        conflicts = where(self.row_threads == 1, apart, minimum(apart, 2))
         accessed = warps * share * (passes + 1) * len(slot) / 2 * conflicts * k.access
         parts = (
             problem.bytes / maximum(flow, 1.0),

@@ -23,6 +23,8 @@ from kgen.tuning_db.machines import constants
 
 #: Tiles of a group, and groups of a section (SharedRow, templates/common/scan.cuh).
 GROUP = 32
+#: Elements of the shortest rows that blocks may share: of 2,863 and more some were faster so (docs/notes/scan.md).
+_SHORTEST = 2048
 #: Words of tiles at most, so that 32 bits count them and those of groups, 3% more.
 _MOST_WORDS = 2**30
 
@@ -93,6 +95,11 @@ class ScanSplit(VectorScan):
     def several_tiles(self, problem: Problem, target: Target) -> Vector:
         """a row has several tiles"""
         return problem.leading[-1] > self.tile
+
+    @classmethod
+    def worth_searching(cls, problem: Problem, target: Target) -> bool:
+        """shorter rows are faster by a block each, however few they are"""
+        return problem.leading[-1] >= _SHORTEST
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         length = Dim(f"n{len(problem.leading) - 1}")

@@ -22,7 +22,9 @@ from kgen.ops.scan.kernel import Context, by_kind, context, input_bytes
 from kgen.ops.scan.schedule import ScanSchedule
 from kgen.tuning_db.machines import constants
 
-#: Bytes of a thread's rows of the inputs: those of 64 registers.
+#: Elements of a thread's rows, which are unrolled.
+_MOST = 64
+#: Bytes of them over the inputs: those of 64 registers.
 _MOST_BYTES = 256
 
 
@@ -91,14 +93,18 @@ class ScanThread(ScanSchedule):
     @sized
     def few_elements(self, problem: Problem, target: Target) -> bool:
         """a thread's rows are at most 64 elements, and those of all inputs 256 bytes"""
-        elements = rows_of_thread(problem) * max(1, problem.leading[-1])
-        return elements <= 64 and elements * input_bytes(problem) <= _MOST_BYTES
+        return has_few_elements(problem)
 
     @rule
     @sized
     def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """the rows of a block must fit in its shared memory"""
         return self.smem_bytes(problem) <= target.smem_per_block
+
+    @classmethod
+    def worth_searching(cls, problem: Problem, target: Target) -> bool:
+        """where a thread has room for rows"""
+        return has_few_elements(problem)
 
     @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
@@ -159,3 +165,9 @@ def rows_of_thread(problem: Problem) -> int:
     """The least number of rows that are whole vectors of 16 bytes in every operand."""
     _, sizes = slots_of(problem, True)
     return WIDEST_ACCESS // math.gcd(WIDEST_ACCESS, max(1, problem.leading[-1]) * min(sizes, default=1))
+
+
+def has_few_elements(problem: Problem) -> bool:
+    """Whether a thread has room for the rows that it must have."""
+    elements = rows_of_thread(problem) * max(1, problem.leading[-1])
+    return elements <= _MOST and elements * input_bytes(problem) <= _MOST_BYTES
