@@ -20,11 +20,11 @@ from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.vector import Vector, chosen, maximum, minimum, where
 from kgen.dsl.vector import ceil_div as ceil_div_vector
+from kgen.ops.common.banks import bank_conflicts
 from kgen.ops.common.memory_bound import SECTOR, MemoryBound, bytes_in_flight
 from kgen.ops.elementwise.kernel import access, function, parameters
 from kgen.ops.elementwise.tiling import Tiling, tiling
 from kgen.ops.elementwise.view import Column, matches, view
-from kgen.ops.rowwise.dense import bank_conflicts
 from kgen.tuning_db.machines import constants
 
 #: Elements of the longest rows of a span.

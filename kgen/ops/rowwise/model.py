@@ -16,8 +16,8 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
 from kgen.dsl.vector import Vector, ceil_div, chosen, floor, log2, maximum, minimum, of_class, where
+from kgen.ops.common.banks import bank_conflicts
 from kgen.ops.common.memory_bound import load_policy
-from kgen.ops.rowwise.dense import bank_conflicts
 from kgen.ops.rowwise.kernel import accesses, column_bytes, kept_bytes
 from kgen.ops.rowwise.measured import row_load
 from kgen.ops.rowwise.plan import plan_of

@@ -17,8 +17,9 @@ from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.size import maximum as largest
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, where
+from kgen.ops.common.banks import bank_conflicts
 from kgen.ops.common.memory_bound import bytes_in_flight, least_arch
-from kgen.ops.rowwise.dense import bank_conflicts, is_one_span, slots_of
+from kgen.ops.rowwise.dense import is_one_span, slots_of
 from kgen.ops.rowwise.kernel import accesses
 from kgen.ops.scan.kernel import Context, by_kind, context, input_bytes
 from kgen.ops.scan.schedule import ScanSchedule
