@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, product
 
 from kgen.codegen.names import plain
 from kgen.codegen.render import render
@@ -268,18 +268,29 @@ class Transpose(MemoryBound):
     @classmethod
     def listed(cls, policy: str, problem: NormalProblem, target: Target) -> list[Transpose]:
         """The configs that a default is taken from."""
-        found = []
-        for rows, columns, load, store, threads, pad in _DEFAULTS:
-            for shift in ("none", "load", "store", "both"):
-                if (load < 16 and shift in ("load", "both")) or (store < 16 and shift in ("store", "both")):
-                    continue  # what is shifted goes by whole vectors
-                config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
-                             pad=pad, threads=threads, order="columns", blocks_per_sm=0, load=policy,
-                             store="default")  # fmt: skip
-                if all(r(config, problem, target) for name, r in cls.rules.items() if not cls.is_sized(name)):
-                    found.append(config)
+        found, vectors = [], cls._vectors(problem, target)
+        for (rows, columns, threads), load, store, pad, shift in product(_TILES, _BYTES, _BYTES, _PADS, _SHIFTS):
+            if (load, store, shift) not in vectors:
+                continue
+            config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
+                         pad=pad, threads=threads, order="columns", blocks_per_sm=0, load=policy,
+                         store="default")  # fmt: skip
+            if all(r(config, problem, target) for name, r in cls.rules.items() if not cls.is_sized(name)):
+                found.append(config)
         if not found:
             raise ConfigError(f"no transpose config is valid for {problem} on {target}")
+        return found
+
+    @classmethod
+    def _vectors(cls, problem: NormalProblem, target: Target) -> set[tuple[int, int, str]]:
+        """Bytes of a load and of a store, and what is shifted, that the rules allow for any tile; whole vectors where shifted."""
+        rules = [cls.rules[name] for name in _OF_VECTORS]
+        found = set()
+        for load, store, shift in product(_BYTES, _BYTES, _SHIFTS):
+            config = cls.partial({"load_bytes": load, "store_bytes": store, "shift": shift})
+            whole = (load == 16 or shift in ("none", "store")) and (store == 16 or shift in ("none", "load"))
+            if whole and all(r(config, problem, target) for r in rules):
+                found.add((load, store, shift))
         return found
 
     # Sizes.
@@ -464,14 +475,13 @@ class Transpose(MemoryBound):
         return transpose_model.estimate(self, _tiling(problem), problem, target)
 
 
-#: Rows, columns, bytes of a load and of a store, threads, padding.
-_DEFAULTS = tuple(
-    (rows, columns, load, store, threads, pad)
-    for rows, columns, threads in (
-        (64, 64, 256), (128, 128, 256), (128, 64, 256), (64, 128, 256), (128, 128, 512), (32, 64, 128), (64, 32, 128),
-        (32, 32, 128), (32, 32, 256), (64, 64, 512), (16, 128, 128), (128, 16, 128), (16, 16, 128), (16, 64, 128), (64, 16, 128),
-    )
-    for load in (16, 8, 4, 2, 1)
-    for store in (16, 8, 4, 2, 1)
-    for pad in (0, 1, 3, 5, 7)
+#: Of the configs that a default is taken from: rows, columns and threads; bytes of a load or a store; padding; what is shifted.
+_TILES = (
+    (64, 64, 256), (128, 128, 256), (128, 64, 256), (64, 128, 256), (128, 128, 512), (32, 64, 128), (64, 32, 128),
+    (32, 32, 128), (32, 32, 256), (64, 64, 512), (16, 128, 128), (128, 16, 128), (16, 16, 128), (16, 64, 128), (64, 16, 128),
+)  # fmt: skip
+_BYTES, _PADS, _SHIFTS = (16, 8, 4, 2, 1), (0, 1, 3, 5, 7), ("none", "load", "store", "both")
+#: The rules that read nothing but vectors and what is shifted.
+_OF_VECTORS = (
+    "vectors_of_whole_elements", "aligned_loads", "aligned_stores", "one_output_to_shift", "shifts_that_are_needed",
 )  # fmt: skip
