@@ -1,7 +1,8 @@
-"""Every technique of every schedule: its configs are some, for a problem that an operator's default suite has."""
+"""Every technique of every schedule: its configs are some, for a problem that an operator's default or small suite has."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -23,12 +24,12 @@ H200 = resolve("H200")
 
 
 def problems(schedule: type[Schedule]) -> Iterator[Problem]:
-    """The problems that a schedule serves, of the default suites of all operators: the small ones of all dtypes first."""
+    """The problems that a schedule serves, of two suites of all operators: of each the small ones of all dtypes first."""
     served = [o for o in (*operators().values(), *GRADIENTS) if schedule in family_of(o.graphs[0]).schedules]
-    for number in range(3):
+    for suite, number in itertools.product(("default", "small"), range(3)):
         for operator in served:
             for graph in operator.graphs:
-                found = suites_of(operator)["default"]
+                found = suites_of(operator)[suite]
                 if number < len(found):
                     problem = family_of(graph).normalise(Problem.dense(graph, found[number]))
                     if schedule.applies(problem):

@@ -1,4 +1,4 @@
-"""The cases of the transpose_narrow template: both sides, any number of few, matrices whose rows share a block, vectors."""
+"""The cases of the transpose_narrow template: both sides, any number of few, matrices that share a block, vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ M, N = dims("M N")
 
 EXPRESSIONS = ("plain", "scaled")
 FEW = ("2", "3", "4", "5", "6", "8", "20", "21", "63", "64")
-ROWS = ("a block", "above", "below", "several", "two matrices")
+ROWS = ("a block", "above", "below", "several", "two matrices", "small matrices")
 
 
 @cache
@@ -71,8 +71,9 @@ def _make(
     block = int(fixed["threads"]) * pack * int(fixed["vectors"])
     few = int(traits["few"])
     rows = {"a block": block, "above": block + pack, "below": block - pack, "several": 2 * block + 3 * pack}
-    matrices = {"two matrices": 3}.get(traits["rows"], 1)
-    many = rows.get(traits["rows"], block + 5 * pack)
+    rows |= {"two matrices": block + 5 * pack, "small matrices": max(pack, block // 8 + pack)}
+    matrices = {"two matrices": 3, "small matrices": 20}.get(traits["rows"], 1)
+    many = rows[traits["rows"]]
     shape = (many, few) if fixed["span"] == "input" else (few, many)
     head = (matrices,) if matrices > 1 else ()
     operands = []

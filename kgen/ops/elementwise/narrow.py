@@ -2,7 +2,7 @@
 
 A matrix of M x few elements is, for M rows of a block, one span of memory on that side, which moves by vectors of 16 bytes, and a
 few lines on the other, along which neighbouring threads are neighbours. Batches follow one another on both sides, so that a block
-may have rows of two of them.
+may have rows of several of them.
 """
 
 from __future__ import annotations
@@ -118,22 +118,10 @@ class TransposeNarrow(MemoryBound):
         return max(super().arch(problem), sm(80))
 
     @rule
-    def one_span(self, problem: Problem, target: Target) -> bool:
-        """one input and one output, both dense, their last two dimensions exchanged"""
-        return is_exchanged(problem)
-
-    @rule
     @sized
     def short_rows(self, problem: Problem, target: Target) -> Vector:
         """rows have at most 64 elements"""
         return self.few(_tiling(problem)) <= _MOST
-
-    @rule
-    @sized
-    def rows_of_two_matrices(self, problem: Problem, target: Target) -> Vector:
-        """a block has rows of one matrix, or of two"""
-        t = _tiling(problem)
-        return (self.rows <= self.many(t)) | (len(t.view.sizes) == 2)
 
     @rule
     def aligned(self, problem: Problem, target: Target) -> bool:
@@ -158,20 +146,20 @@ class TransposeNarrow(MemoryBound):
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
-        """Where an input is contiguous along another dimension than the output."""
-        return matches(problem.graph) and not problem.empty and tiling(problem) is not None
+        """One input and one output, both dense, with their last two dimensions exchanged."""
+        return matches(problem.graph) and not problem.empty and is_exchanged(problem)
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Target) -> bool:
         """where a side has rows of a few elements"""
-        return min(problem.leading[-2:]) <= _MOST and is_exchanged(problem)
+        return min(problem.leading[-2:]) <= _MOST
 
     @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
-        """The form; what is exchanged, and what lines are aligned to."""
+        """The form; the number of dimensions, and what lines are aligned to."""
         t = _tiling(problem)
         aligned = tuple((c.align(t.view.sizes, t.row), c.align(t.view.sizes)) for c in t.view.memory)
-        return problem.form, t.row, aligned, is_exchanged(problem)
+        return problem.form, t.row, aligned
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> TransposeNarrow:

@@ -63,7 +63,7 @@ def _strides(o: Operand, outer: tuple[int, ...], length: int, squeezed: bool, fu
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
-    """`default`: rows of 1024, 4096 and 16384, up to 2^27 elements; `large`: rows of 256 to 262144; `small`: 2^20 elements."""
+    """`default`: rows of 1024, 4096 and 16384, up to 2^27 elements; `large`: of 256 to 262144; `small`: of 3 to 4096, 2^20."""
     row = str(full_shape(graph).dims[-1])
 
     def of(elements: int, length: int, most: int = MOST_BYTES) -> Sizes:
@@ -72,7 +72,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     return {
         "default": distinct(of(2**27, n) for n in (1024, 4096, 16384)),
         "large": [of(2**27, 4**k, LARGE_BYTES) for k in range(4, 10)],
-        "small": [of(2**20, n) for n in (256, 1024, 4096)],
+        "small": [of(2**20, n) for n in (3, 256, 1024, 4096)],
     }
 
 

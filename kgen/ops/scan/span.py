@@ -62,7 +62,8 @@ class ScanSpan(ScanSchedule):
     model = ScanSpanConstants
     techniques = {
         "a thread a row, in shared memory": {"row_threads": 1},
-        "threads that share a row, in shared memory": {"row_threads": (2, 4, 8, 16, 32)},
+        "several rows a warp, in shared memory": {"row_threads": (2, 4, 8, 16)},
+        "a warp a row, in shared memory": {"row_threads": 32},
     }
     target = sm(80)
 

@@ -64,6 +64,7 @@ class ScanThread(ScanSchedule):
     techniques = {
         "rows of a thread, in registers": {"stage": False},
         "rows of a thread, by way of shared memory": {"stage": True},
+        "blocks of two warps": {"threads": 64},
     }
     target = sm(75)
 

@@ -128,15 +128,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
   __syncthreads();
-  const long long matrix = start / n2;  // the first of a block's, which has rows of the next one too
-  const long long in_matrix = start - matrix * n2;
+  const long long matrix = start / n2;  // the first of a block's
+  const unsigned in_matrix = static_cast<unsigned>(start - matrix * n2);
   const Source* from[VECTORS];
   Result* to[VECTORS];
 #pragma unroll
   for (int v = 0; v < VECTORS; ++v) {
     const int row = static_cast<int>(threadIdx.x + v * THREADS) * PACK;
-    const bool next = in_matrix + row >= n2;
-    const long long line = (matrix + next) * n1 * n2 + in_matrix + row - (next ? n2 : 0);
+    const unsigned from_first = in_matrix + row;  // rows since that matrix began
+    const long long line = (matrix + from_first / n2) * n1 * n2 + from_first % n2;
     from[v] = reinterpret_cast<const Source*>(shared) + row * n1;
     to[v] = out + line;
   }
