@@ -55,8 +55,9 @@ class NarrowConstants(Constants, model="transpose_narrow"):
 
 @dataclass(frozen=True)
 class Context:
-    """What the template sees. `few`, `many` and `outer` are the names of sizes; `outer` is empty where there is one matrix."""
+    """What the template sees. `few`, `many` and `outer` (empty of one matrix) are names of sizes, of 64 bits if `wide`."""
 
+    wide: bool
     few: str
     many: str
     outer: str
@@ -124,6 +125,13 @@ class TransposeNarrow(MemoryBound):
         return self.few(_tiling(problem)) <= _MOST
 
     @rule
+    @sized
+    def blocks_of_a_grid(self, problem: Problem, target: Target) -> Vector:
+        """the number of blocks fits in 31 bits"""
+        t = _tiling(problem)
+        return ceil_div_vector(self.many(t) * math.prod(t.view.sizes[d] for d in t.outer), self.rows) <= _LARGEST
+
+    @rule
     def aligned(self, problem: Problem, target: Target) -> bool:
         """a vector's access needs the alignment of its line"""
         t = _tiling(problem)
@@ -183,7 +191,10 @@ class TransposeNarrow(MemoryBound):
         rows: Size = Dim(f"n{many}")
         for d in outer:
             rows = rows * Dim(f"n{d}")
+        limits = tuple(Limit(Dim(f"n{d}"), _LARGEST) for d in range(len(v.sizes)))
+        wide = not all(limit.holds(v.symbols(problem)) for limit in limits)
         context = Context(
+            wide=wide,
             few=f"n{few}",
             many=f"n{many}",
             outer="".join(f"n{d}" for d in outer),
@@ -198,11 +209,11 @@ class TransposeNarrow(MemoryBound):
             self,
             problem,
             entry=problem.graph.name,
-            params=parameters(problem, v, (), 32, 32, {}),
+            params=parameters(problem, v, (), 64 if wide else 32, 32, {}),
             launch=Launch((ceil_div(rows, self.rows), 1, 1), (self.threads, 1, 1), int(self.smem_bytes(t))),
             arch=self.arch(problem),
             context=context,
-            limits=(Limit(Dim(f"n{few}"), int(self.most(t))), Limit(ceil_div(rows, self.rows), _LARGEST)),
+            limits=(Limit(Dim(f"n{few}"), int(self.most(t))), *(() if wide else limits)),
         )
 
     def estimate(self, problem: Problem, target: Target) -> Vector:

@@ -45,6 +45,7 @@ constexpr int PACK = 1;                         // elements of a vector of a lin
 constexpr int VECTORS = 2;                      // of a thread, of a line
 constexpr int AT_ONCE = 8 / VECTORS;            // columns of a thread that are under way
 constexpr int ROWS = THREADS * PACK * VECTORS;  // of a block
+using Index = unsigned;
 using Source = __half;
 using Result = __half;
 
@@ -119,13 +120,15 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 // The operator, for one element.
 __device__ __forceinline__ void compute(__half x_transposed, __half& result0) { result0 = x_transposed; }
 
-#line 123 "transpose.cu"
+#line 124 "transpose.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x, __half* out, int n0, int n1) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const long long rows = n1;
+  const int few = static_cast<int>(n0);       // elements of a row
+  const Index many = static_cast<Index>(n1);  // rows of a matrix
+  const long long rows = many;
   const long long start = static_cast<long long>(blockIdx.x) * ROWS;
   const int count = static_cast<int>(min(rows - start, static_cast<long long>(ROWS)));
-  fetch_span<THREADS>(shared, x + start * n0, count * n0, count * n0);
+  fetch_span<THREADS>(shared, x + start * few, count * few, count * few);
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
   __syncthreads();
@@ -135,28 +138,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x,
   for (int v = 0; v < VECTORS; ++v) {
     const int row = static_cast<int>(threadIdx.x + v * THREADS) * PACK;
     const long long line = start + row;
-    from[v] = reinterpret_cast<const Source*>(shared) + row * n0;
+    from[v] = reinterpret_cast<const Source*>(shared) + row * few;
     to[v] = out + line;
   }
-  for (int first = 0; first < n0; first += AT_ONCE) {
+  for (int first = 0; first < few; first += AT_ONCE) {
     const auto for_each = [&](auto f) {
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          if (first + i < n0 && static_cast<int>(threadIdx.x + v * THREADS) * PACK < count) f(v, i, first + i);
+          if (first + i < few && static_cast<int>(threadIdx.x + v * THREADS) * PACK < count) f(v, i, first + i);
       }
     };
     Vector<Source, PACK> items[VECTORS][AT_ONCE];
     for_each([&](int v, int i, int column) {
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) items[v][i][e] = from[v][e * n0 + column];
+      for (int e = 0; e < PACK; ++e) items[v][i][e] = from[v][e * few + column];
     });
     for_each([&](int v, int i, int column) {
       Vector<Result, PACK> results;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) compute(items[v][i][e], results[e]);
-      store_vector<PACK>(to[v] + static_cast<long long>(column) * n1, results);
+      store_vector<PACK>(to[v] + static_cast<long long>(column) * many, results);
     });
   }
 }

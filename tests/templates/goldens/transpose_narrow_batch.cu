@@ -43,6 +43,7 @@ constexpr int PACK = 4;                         // elements of a vector of a lin
 constexpr int VECTORS = 4;                      // of a thread, of a line
 constexpr int AT_ONCE = 8 / VECTORS;            // columns of a thread that are under way
 constexpr int ROWS = THREADS * PACK * VECTORS;  // of a block
+using Index = unsigned;
 using Source = signed char;
 using Result = signed char;
 
@@ -117,48 +118,50 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 // The operator, for one element.
 __device__ __forceinline__ void compute(signed char x_transposed, signed char& result0) { result0 = x_transposed; }
 
-#line 121 "transpose.cu"
+#line 122 "transpose.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     transpose(const signed char* x, signed char* out, int n0, int n1, int n2) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const long long rows = static_cast<long long>(n0) * n2;
+  const int few = static_cast<int>(n1);       // elements of a row
+  const Index many = static_cast<Index>(n2);  // rows of a matrix
+  const long long rows = static_cast<long long>(n0) * many;
   const long long start = static_cast<long long>(blockIdx.x) * ROWS;
   const int count = static_cast<int>(min(rows - start, static_cast<long long>(ROWS)));
-  fetch_span<THREADS>(shared, x + start * n1, count * n1, count * n1);
+  fetch_span<THREADS>(shared, x + start * few, count * few, count * few);
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
   __syncthreads();
-  const long long matrix = start / n2;  // the first of a block's
-  const unsigned in_matrix = static_cast<unsigned>(start - matrix * n2);
+  const long long matrix = static_cast<long long>(start / many);  // the first of a block's
+  const Index in_matrix = static_cast<Index>(start - matrix * many);
   const Source* from[VECTORS];
   Result* to[VECTORS];
 #pragma unroll
   for (int v = 0; v < VECTORS; ++v) {
     const int row = static_cast<int>(threadIdx.x + v * THREADS) * PACK;
-    const unsigned from_first = in_matrix + row;  // rows since that matrix began
-    const long long line = (matrix + from_first / n2) * n1 * n2 + from_first % n2;
-    from[v] = reinterpret_cast<const Source*>(shared) + row * n1;
+    const Index from_first = in_matrix + row;  // rows since that matrix began
+    const long long line = static_cast<long long>((matrix + from_first / many) * few * many + from_first % many);
+    from[v] = reinterpret_cast<const Source*>(shared) + row * few;
     to[v] = out + line;
   }
-  for (int first = 0; first < n1; first += AT_ONCE) {
+  for (int first = 0; first < few; first += AT_ONCE) {
     const auto for_each = [&](auto f) {
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          if (first + i < n1 && static_cast<int>(threadIdx.x + v * THREADS) * PACK < count) f(v, i, first + i);
+          if (first + i < few && static_cast<int>(threadIdx.x + v * THREADS) * PACK < count) f(v, i, first + i);
       }
     };
     Vector<Source, PACK> items[VECTORS][AT_ONCE];
     for_each([&](int v, int i, int column) {
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) items[v][i][e] = from[v][e * n1 + column];
+      for (int e = 0; e < PACK; ++e) items[v][i][e] = from[v][e * few + column];
     });
     for_each([&](int v, int i, int column) {
       Vector<Result, PACK> results;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) compute(items[v][i][e], results[e]);
-      store_vector<PACK>(to[v] + static_cast<long long>(column) * n2, results);
+      store_vector<PACK>(to[v] + static_cast<long long>(column) * many, results);
     });
   }
 }

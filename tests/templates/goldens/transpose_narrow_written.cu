@@ -8,6 +8,7 @@ constexpr int PACK = 4;                         // elements of a vector of a lin
 constexpr int VECTORS = 1;                      // of a thread, of a line
 constexpr int AT_ONCE = 8 / VECTORS;            // columns of a thread that are under way
 constexpr int ROWS = THREADS * PACK * VECTORS;  // of a block
+using Index = unsigned;
 using Source = float;
 using Result = float;
 
@@ -115,10 +116,12 @@ __device__ __forceinline__ void store_span(T* span, const unsigned char* place, 
 // The operator, for one element.
 __device__ __forceinline__ void compute(float x_transposed, float& result0) { result0 = x_transposed; }
 
-#line 119 "transpose.cu"
+#line 120 "transpose.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) transpose(const float* x, float* out, int n0, int n1) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const long long rows = n0;
+  const int few = static_cast<int>(n1);       // elements of a row
+  const Index many = static_cast<Index>(n0);  // rows of a matrix
+  const long long rows = many;
   const long long start = static_cast<long long>(blockIdx.x) * ROWS;
   const int count = static_cast<int>(min(rows - start, static_cast<long long>(ROWS)));
   const Source* from[VECTORS];
@@ -128,29 +131,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const float* x, 
     const int row = static_cast<int>(threadIdx.x + v * THREADS) * PACK;
     const long long line = start + row;
     from[v] = x + line;
-    to[v] = reinterpret_cast<Result*>(shared) + row * n1;
+    to[v] = reinterpret_cast<Result*>(shared) + row * few;
   }
-  for (int first = 0; first < n1; first += AT_ONCE) {
+  for (int first = 0; first < few; first += AT_ONCE) {
     const auto for_each = [&](auto f) {
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          if (first + i < n1 && static_cast<int>(threadIdx.x + v * THREADS) * PACK < count) f(v, i, first + i);
+          if (first + i < few && static_cast<int>(threadIdx.x + v * THREADS) * PACK < count) f(v, i, first + i);
       }
     };
     Vector<Source, PACK> items[VECTORS][AT_ONCE];
     for_each([&](int v, int i, int column) {
-      items[v][i] = load_vector<PACK>(from[v] + static_cast<long long>(column) * n0);
+      items[v][i] = load_vector<PACK>(from[v] + static_cast<long long>(column) * many);
     });
     for_each([&](int v, int i, int column) {
       Vector<Result, PACK> results;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) compute(items[v][i][e], results[e]);
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) to[v][e * n1 + column] = results[e];
+      for (int e = 0; e < PACK; ++e) to[v][e * few + column] = results[e];
     });
   }
   __syncthreads();
-  store_span<THREADS>(out + start * n1, shared, count * n1);
+  store_span<THREADS>(out + start * few, shared, count * few);
 }
