@@ -247,9 +247,11 @@ class TransposeNarrow(MemoryBound):
 
     def _conflicts(self, t: Tiling, pack: int) -> Vector:
         """In how many parts a warp reads or writes an element of each of its vectors in shared memory."""
-        by_side = (bank_conflicts(1, pack * n, 0, size) for n, size in ((t.rows, t.in_bytes), (t.columns, t.out_bytes)))
-        first, second = by_side
-        return where(self.span == "input", first, second)
+        read, written = (
+            bank_conflicts(1, pack * t.rows, 0, t.in_bytes),
+            bank_conflicts(1, pack * t.columns, 0, t.out_bytes),
+        )
+        return where(self.span == "input", read, written)
 
 
 def _tiling(problem: Problem) -> Tiling:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
+from kgen.codegen.names import identifier
 from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.ops.rowwise.access import Access
 from kgen.ops.rowwise.kernel import accesses
@@ -48,3 +50,10 @@ def slots_of(problem: Problem, replace: bool) -> tuple[dict[str, int], tuple[int
             sizes.append(a.bytes)
         slot[name] = fits[0] if fits else len(sizes) - 1
     return slot, tuple(sizes)
+
+
+def places(slots: tuple[dict[str, int], tuple[int, ...]], elements: int) -> tuple[tuple[str, int], ...]:
+    """Where each operand's slot of so many elements begins in shared memory, in bytes, by the operand's name in a template."""
+    slot, sizes = slots
+    starts = list(itertools.accumulate((elements * size for size in sizes), initial=0))
+    return tuple((identifier(name), starts[i]) for name, i in slot.items())

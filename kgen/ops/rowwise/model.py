@@ -194,7 +194,6 @@ class SpanConstants(Constants, model="rowwise_span"):
     sharpness: float
 
 
-@functools.lru_cache(maxsize=4096)
 @of_class
 def _span_of_class(config: RowwiseSpan, problem: Problem, target: Target) -> tuple[Vector, ...]:
     """Instructions of a thread for an element, and for a row; registers for an element; seconds that a row waits for loads, and

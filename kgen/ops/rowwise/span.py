@@ -12,7 +12,6 @@ import functools
 import itertools
 from collections.abc import Hashable
 
-from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Source
 from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
@@ -24,7 +23,7 @@ from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.vector import Vector, ceil_div, maximum, of_class, of_shape, where
 from kgen.ops.common.memory_bound import least_arch
-from kgen.ops.rowwise.dense import full_operands, is_one_span, slots_of
+from kgen.ops.rowwise.dense import full_operands, is_one_span, places, slots_of
 from kgen.ops.rowwise.kernel import Writer, accesses, column_bytes
 from kgen.ops.rowwise.measured import longest_span
 from kgen.ops.rowwise.model import span_seconds
@@ -201,9 +200,7 @@ class RowwiseSpan(Schedule):
         rows: Size = Dim("n0")
         for d in range(1, writer.rank - 1):
             rows = rows * Dim(f"n{d}")
-        slot, sizes = slots(problem)
-        starts = list(itertools.accumulate((int(self.stage_columns(problem)) * size for size in sizes), initial=0))
-        context = writer.context(tuple((identifier(name), starts[i]) for name, i in slot.items()))
+        context = writer.context(places(slots(problem), int(self.stage_columns(problem))))
         return render(
             self,
             problem,

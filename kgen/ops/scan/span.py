@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from kgen.codegen.names import identifier
 from kgen.codegen.source import Launch, Limit
 from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.machine import Constants
-from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.problem import WIDEST_ACCESS, NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.size import maximum as largest
@@ -19,7 +17,7 @@ from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, where
 from kgen.ops.common.banks import bank_conflicts
 from kgen.ops.common.memory_bound import bytes_in_flight, least_arch
-from kgen.ops.rowwise.dense import is_one_span, slots_of
+from kgen.ops.rowwise.dense import is_one_span, places, slots_of
 from kgen.ops.rowwise.kernel import accesses
 from kgen.ops.scan.kernel import Context, by_kind, context, input_bytes
 from kgen.ops.scan.schedule import ScanSchedule
@@ -132,12 +130,13 @@ class ScanSpan(ScanSchedule):
         return Launch((ceil_div_size(rows, of_block), 1, 1), (self.threads, 1, 1), int(self.smem_bytes(problem)))
 
     def context(self, problem: Problem, wide: bool) -> SpanContext:
-        slot, sizes = slots_of(problem, True)
-        elements = int(self.elements(problem))
-        starts = list(itertools.accumulate((elements * size for size in sizes), initial=0))
-        places = tuple((identifier(name), starts[i]) for name, i in slot.items())
-        general = context(problem, wide, "", "", slot)
-        return SpanContext(**vars(general), elements=elements, whole_rows=whole_rows(problem), places=places)
+        slots, elements = slots_of(problem, True), int(self.elements(problem))
+        return SpanContext(
+            **vars(context(problem, wide, "", "", slots[0])),
+            elements=elements,
+            whole_rows=whole_rows(problem),
+            places=places(slots, elements),
+        )
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
         """The longest of: the bytes (by Little's law), the instructions, shared memory, the blocks of an SM one after another."""
@@ -177,4 +176,4 @@ class ScanSpan(ScanSchedule):
 
 def whole_rows(problem: Problem) -> int:
     """So many rows of any length begin at multiples of 16 bytes, in every operand."""
-    return 16 // min(slots_of(problem, True)[1], default=1)
+    return WIDEST_ACCESS // min(slots_of(problem, True)[1], default=1)

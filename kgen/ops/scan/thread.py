@@ -6,7 +6,6 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from kgen.codegen.names import identifier
 from kgen.codegen.source import Launch, Limit
 from kgen.dsl.choice import choice, rule, sized, vectorised
 from kgen.dsl.machine import Constants
@@ -16,7 +15,7 @@ from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, where
 from kgen.ops.common.memory_bound import LINE, bytes_in_flight, least_arch
-from kgen.ops.rowwise.dense import is_one_span, slots_of
+from kgen.ops.rowwise.dense import is_one_span, places, slots_of
 from kgen.ops.rowwise.kernel import accesses
 from kgen.ops.scan.kernel import Context, by_kind, context, input_bytes
 from kgen.ops.scan.schedule import ScanSchedule
@@ -121,14 +120,13 @@ class ScanThread(ScanSchedule):
         return Launch((blocks, 1, 1), (self.threads, 1, 1), int(self.smem_bytes(problem)))
 
     def context(self, problem: Problem, wide: bool) -> ThreadContext:
-        slot, sizes = slots_of(problem, True)
+        slots = slots_of(problem, True)
         elements = self.threads * rows_of_thread(problem) * problem.leading[-1]
-        starts = [elements * sum(sizes[:i]) for i in range(len(sizes))]
         return ThreadContext(
-            **vars(context(problem, wide, "", "", slot if self.stage else ())),
+            **vars(context(problem, wide, "", "", slots[0] if self.stage else ())),
             rows_of_thread=rows_of_thread(problem),
             columns=problem.leading[-1],
-            places=tuple((identifier(name), starts[i]) for name, i in slot.items()) if self.stage else (),
+            places=places(slots, elements) if self.stage else (),
         )
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
