@@ -120,6 +120,25 @@ def each(function: Callable[..., Any], *given: Vector) -> Vector:
     return _numpy().array([known[row] for row in rows])
 
 
+def lanes(count: int, function: Callable[[Vector], Vector]) -> Vector:
+    """The values of a function of a lane's number: a list of numbers, or an array with a row for each of `count` lanes."""
+    if isinstance(function(0), _NUMBERS):
+        return [function(lane) for lane in range(count)]
+    return function(_numpy().arange(count, dtype="int32")[:, None])
+
+
+def most_alike(values: Vector, kinds: int) -> Vector:
+    """How many different ones of `values` (a list, or the rows of an array) are the same modulo `kinds`, at most."""
+    if isinstance(values, list):
+        found = [value % kinds for value in set(values)]
+        return max(map(found.count, found))
+    values, numpy = _numpy().sort(values, axis=0), _numpy()
+    count = values.shape[1]
+    places = values % kinds + kinds * numpy.arange(count)
+    places[1:][values[1:] == values[:-1]] = kinds * count  # counted already
+    return numpy.bincount(places.ravel(), minlength=kinds * count)[: kinds * count].reshape(count, kinds).max(axis=1)
+
+
 def rounded(x: Vector) -> Vector:
     """The nearest integer, of two the even one."""
     return round(x) if isinstance(x, _NUMBERS) else _numpy().rint(x)

@@ -19,7 +19,7 @@ from kgen.dsl.family import family_of
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of
 from kgen.dsl.target import Target
-from kgen.tuner.columns import searched
+from kgen.tuner.columns import modelled, searched
 from kgen.tuner.space import Space, emptied_by
 
 #: Spaces up to this size are ranked whole; larger ones by as many looks at the model.
@@ -47,9 +47,9 @@ class Candidates:
         elif only is None:
             spaces = []
             for schedule in schedules:
-                space, modelled = searched(schedule, problem, target)
+                space, seconds = searched(schedule, problem, target)
                 spaces.append(space)
-                self._modelled |= modelled
+                self._modelled |= seconds
         else:
             chosen = list(only)
             spaces = [Space.of(schedule, [c for c in chosen if type(c) is schedule]) for schedule in schedules]
@@ -106,31 +106,30 @@ class Candidates:
         known = set(map(type, self._modelled))
         others = [space for space in self.spaces if space.schedule not in known]
         if sum(space.count for space in others) <= EXHAUSTIVE:
-            modelled = self._modelled | {config: self.estimate(config) for space in others for config in space}
+            configs = [config for space in others for config in space]
+            seconds = self._modelled | dict(zip(configs, modelled(configs, self.problem, self.target)))
         else:
-            modelled = self._modelled | self._explore(others)
-        return sorted(modelled, key=lambda config: (modelled[config], self.order(config)))
+            seconds = self._modelled | self._explore(others)
+        return sorted(seconds, key=lambda config: (seconds[config], self.order(config)))
 
     def _explore(self, spaces: Sequence[Space]) -> dict[Schedule, float]:
         source = random.Random(0)
-        modelled: dict[Schedule, float] = {}
+        found: dict[Schedule, float] = {}
         heap: list[tuple[float, int, Schedule]] = []
 
-        def look(config: Schedule) -> None:
-            if config not in modelled:
-                modelled[config] = self.estimate(config)
-                heapq.heappush(heap, (modelled[config], len(modelled), config))
+        def look(configs: Iterable[Schedule]) -> None:
+            new = [config for config in dict.fromkeys(configs) if config not in found]
+            for config, seconds in zip(new, modelled(new, self.problem, self.target)):
+                found[config] = seconds
+                heapq.heappush(heap, (seconds, len(found), config))
 
+        look(map(self._default_of, spaces))
         for space in spaces:
-            look(self._default_of(space))
-        for space in spaces:
-            for _ in range(EXHAUSTIVE // 10):
-                look(space.draw(source))
-        while heap and len(modelled) < EXHAUSTIVE:
+            look(space.draw(source) for _ in range(EXHAUSTIVE // 10))
+        while heap and len(found) < EXHAUSTIVE:
             _, _, best = heapq.heappop(heap)
-            for config in self.space_of(best).neighbours(best):
-                look(config)
-        return modelled
+            look(self.space_of(best).neighbours(best))
+        return found
 
     def seeds(self, count: int) -> list[Schedule]:
         """The first configs to try: the default, then the top of the ranking, without those one field away from another."""

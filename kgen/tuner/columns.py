@@ -427,3 +427,27 @@ def searched(schedule: type[Schedule], problem: NormalProblem, target: Target) -
 def seconds_of(table: Table, problem: NormalProblem, target: Target) -> np.ndarray:
     """The modelled seconds of a table's rows."""
     return np.broadcast_to(table.schedule.partial(table).estimate(problem, target), (table.count,))
+
+
+def modelled(configs: Sequence[Schedule], problem: NormalProblem, target: Target) -> list[float]:
+    """The modelled seconds of each config; as columns where a schedule's model takes these."""
+    found = [0.0] * len(configs)
+    for rows in together(configs).values():
+        some = [configs[row] for row in rows]
+        seconds = (
+            seconds_of(table_of(some), problem, target).tolist() if some[1:] else [some[0].estimate(problem, target)]
+        )
+        for row, value in zip(rows, seconds):
+            found[row] = value
+    return found
+
+
+def together(configs: Sequence[Schedule], rows: Iterable[int] | None = None) -> dict[Hashable, list[int]]:
+    """Which of them one table holds: those of a schedule with the same `alike` fields; one by itself where no model takes
+    columns. `rows`: of these alone."""
+    groups: dict[Hashable, list[int]] = {}
+    for row in range(len(configs)) if rows is None else rows:
+        config = configs[row]
+        alike = (*(getattr(config, name) for name in config.alike),) if config.by_size else row
+        groups.setdefault((type(config), alike), []).append(row)
+    return groups

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.target import Target
-from kgen.tuner.columns import seconds_of, table_of
+from kgen.tuner.columns import seconds_of, table_of, together
 
 
 class Scored:
@@ -28,12 +27,8 @@ class Scored:
     def seconds(self, configs: Sequence[Schedule], problem: NormalProblem) -> list[float]:
         """The modelled seconds of each config; inf where it is not valid for the problem."""
         found = np.full(len(configs), math.inf)
-        groups: dict[Hashable, list[int]] = defaultdict(list)
-        for row, config in enumerate(configs):
-            if config.applies(problem) and self._is_whole(config, problem):
-                alike = (*(config.values[name] for name in config.alike),) if config.by_size else row
-                groups[type(config), alike].append(row)
-        for rows in groups.values():
+        asked = [row for row, c in enumerate(configs) if c.applies(problem) and self._is_whole(c, problem)]
+        for rows in together(configs, asked).values():
             if len(rows) > 1:
                 table = self._tables((*(configs[row] for row in rows),))
                 fits = self._passes(table.schedule.partial(table), problem, sized=True)

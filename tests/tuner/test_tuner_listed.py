@@ -16,7 +16,6 @@ from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.program import program_of
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import TARGETS
-from kgen.ops import operators
 from kgen.ops.attention.heads import variant
 from kgen.tuner import listed
 
@@ -37,11 +36,6 @@ def gradient_sizes(source: random.Random) -> Sizes:
     return {**sizes, "D": 128, "E": 128} if sizes["D"] > 256 else sizes  # type: ignore[operator]
 
 
-def matrix_sizes(source: random.Random) -> Sizes:
-    sizes = (1, 3, 16, 17, 31, 64, 100, 128, 255, 256, 1000, 1024, 2047, 4096, 8192)
-    return {"...": (source.choice((1, 3)),), "M": source.choice(sizes), "N": source.choice(sizes)}
-
-
 def of_gradient(kind: str) -> Graph:
     made = backward(training(variant(kind, **_PLAIN).graphs[0]), (0,), (0, 1, 2)).graph
     assert made is not None
@@ -54,11 +48,6 @@ GRAPHS: dict[str, tuple[Graph, Callable[[random.Random], Sizes]]] = {
     "window": (variant("window", **_PLAIN).graphs[1], attention_sizes),
     "gradient": (of_gradient("full"), gradient_sizes),
     "causal gradient": (of_gradient("causal"), gradient_sizes),
-    "transpose": (operators()["transpose"].graphs[0], matrix_sizes),
-    "embedding": (
-        operators()["embedding"].graphs[0],
-        lambda s: {"...": (s.choice(_LENGTHS),), "V": 99, "C": s.choice(_LENGTHS)},
-    ),
 }
 
 

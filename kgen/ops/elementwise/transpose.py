@@ -11,19 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from itertools import accumulate, product
+from itertools import accumulate
 
 from kgen.codegen.names import plain
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Pointer, Source, TensorMap
 from kgen.dsl import vector
-from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import SearchSpace
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, tf32
-from kgen.dsl.vector import Vector, maximum, where
+from kgen.dsl.vector import Vector, maximum, negated, where
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound, load_policy
 from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, Direct, Transposed, access, function, parameters
@@ -32,6 +33,8 @@ from kgen.ops.elementwise.view import Column, matches, view
 
 #: What a size is at most that is counted in 32 bits, with room for a tile beyond the end.
 _LARGEST = 2**31 - 2**16 - 1
+#: Rows and columns of the tiles that a default is taken from: larger ones gain 2% at most (docs/notes/transpose.md).
+_TILES = (64, 16, 32, 128)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,9 @@ class Transpose(MemoryBound):
 
     template = "transpose.cu.j2"
     model = transpose_model.TransposeConstants
-    alike = ("copy",)
+    by_class = ("tile_rows", "tile_columns", "threads")
+    by_size = ("load",)
+    alike = ("shift", "copy")
     techniques = {
         "words, padding": {"load_bytes": 4, "store_bytes": 4, "pad": (1, 3, 5, 7)},
         "vectors of 16 bytes, padding": {"load_bytes": 16, "store_bytes": 16, "pad": (1, 3, 5, 7)},
@@ -110,11 +115,12 @@ class Transpose(MemoryBound):
         return self.load_bytes >= t.in_bytes and self.store_bytes >= t.out_bytes
 
     @rule
-    def vectors_within_the_tile(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def vectors_within_the_tile(self, problem: Problem, target: Target) -> Vector:
         """a tile is at least a vector long, and a vector, or a sector where it begins with one, and a word of bytes wide"""
         t = _tiling(problem)
-        longest = max(self.vector_out(t), self.halo(t), 4)
-        return bool(self.vector_in(t) <= self.tile_rows and longest <= self.tile_columns)
+        longest = maximum(self.vector_out(t), self.halo(t), 4)
+        return (self.vector_in(t) <= self.tile_rows) & (longest <= self.tile_columns)
 
     @rule
     def aligned_loads(self, problem: Problem, target: Target) -> bool:
@@ -137,11 +143,12 @@ class Transpose(MemoryBound):
         return self.shift in ("none", "load") or (len(outputs) == 1 and outputs[0].strides[-1] == 1)
 
     @rule
-    def rows_that_begin_alike(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def rows_that_begin_alike(self, problem: Problem, target: Target) -> Vector:
         """where stores are shifted, the rows of a thread begin alike: whole sectors apart, counted in elements"""
         t = _tiling(problem)
         halo = self.halo(t)
-        return not halo or self.threads * self.vector_out(t) % (self.tile_columns * halo) == 0
+        return (halo == 0) | (self.threads * self.vector_out(t) % (self.tile_columns * maximum(1, halo)) == 0)
 
     @pruning
     def shifts_that_are_needed(self, problem: Problem, target: Target) -> bool:
@@ -151,12 +158,11 @@ class Transpose(MemoryBound):
         return loads and (self.shift in ("none", "load") or not all(self.stores_aligned(t, c) for c in t.view.outputs))
 
     @rule
-    def units_to_permute(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def units_to_permute(self, problem: Problem, target: Target) -> Vector:
         """without padding whole 16-byte units are permuted, as many as a power of two: not where a side is shifted"""
-        t = _tiling(problem)
-        if self.pad:
-            return True
-        return self.shift == "none" and all(self.tile_columns * c.dtype.bytes >= 32 for c in t.transposed)
+        least = min(c.dtype.bytes for c in _tiling(problem).transposed)
+        return (self.pad != 0) | ((self.shift == "none") & (self.tile_columns * least >= 32))
 
     @pruning
     def pads_that_differ(self, problem: Problem, target: Target) -> bool:
@@ -180,13 +186,14 @@ class Transpose(MemoryBound):
         )  # fmt: skip
 
     @rule
-    def tma_boxes(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def tma_boxes(self, problem: Problem, target: Target) -> Vector:
         """TMA takes boxes of at most 256 lines and elements, not shifted to their addresses, without a hint for L1"""
         if self.copy == "vector":
             return True
-        t = _tiling(problem)
-        plain = self.shift in ("none", "store") and self.load == "default"
-        return plain and self.tile_rows <= 256 and self.tile_columns + self.halo(t) <= 256
+        columns = self.tile_columns + self.halo(_tiling(problem))
+        plain = negated(self.loads_shifted) & (self.load == "default")
+        return plain & (self.tile_rows <= 256) & (columns <= 256)
 
     @pruning
     def tma_vectors(self, problem: Problem, target: Target) -> bool:
@@ -194,9 +201,10 @@ class Transpose(MemoryBound):
         return self.copy == "vector" or self.load_bytes == 16
 
     @rule
-    def fits_smem(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """the tiles of all inputs that are transposed must fit in the shared memory of a block"""
-        return bool(self.smem_bytes(_tiling(problem)) <= target.smem_per_block)
+        return self.smem_bytes(_tiling(problem)) <= target.smem_per_block
 
     @rule
     @sized
@@ -207,17 +215,19 @@ class Transpose(MemoryBound):
         return vector.ceil_div(t.rows, self.tile_rows) * columns * math.prod(t.view.sizes[d] for d in t.outer) < 2**31
 
     @rule
-    def registers(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def registers(self, problem: Problem, target: Target) -> Vector:
         """what a thread loads at once fits in its registers: at most 256 bytes, and a quarter of that with 512 threads"""
         t = _tiling(problem)
         loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.transposed)
         loaded += self.tile_rows * self.tile_columns * sum(c.dtype.bytes for c in t.direct if any(c.strides))
-        return bool(loaded <= self.threads * (256 if self.threads < 512 else 128))
+        return loaded <= self.threads * where(self.threads < 512, 256, 128)
 
     @pruning
-    def work_for_all_threads(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def work_for_all_threads(self, problem: Problem, target: Target) -> Vector:
         """every thread stores at least one vector of a tile"""
-        return bool(self.tile_rows * self.tile_columns >= self.threads * self.vector_out(_tiling(problem)))
+        return self.tile_rows * self.tile_columns >= self.threads * self.vector_out(_tiling(problem))
 
     @pruning
     @sized
@@ -238,11 +248,12 @@ class Transpose(MemoryBound):
         )
 
     @pruning
-    def hints_for_vectors(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def hints_for_vectors(self, problem: Problem, target: Target) -> Vector:
         """hints for L1 are for vectors, they change nothing for single elements"""
         t = _tiling(problem)
-        loads = self.load != "no_allocate" or self.vector_in(t) > 1
-        return loads and (self.store == "default" or self.vector_out(t) > 1)
+        loads = (self.load != "no_allocate") | (self.vector_in(t) > 1)
+        return loads & ((self.store == "default") | (self.vector_out(t) > 1))
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -258,40 +269,26 @@ class Transpose(MemoryBound):
         return problem.form, t.row, aligned, moved
 
     @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """A block for each tile, in the order of columns, by vectors: others are as fast at most (docs/notes/transpose.md)."""
+        return cls.where(order="columns", blocks_per_sm=0, store="default", copy="vector")
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """Tiles of up to 128 rows or columns; L2 keeps what is read where it is full."""
+        if field == "load":
+            return (load_policy(problem, target),)
+        return super().worth(field, problem, target) if field == "threads" else _TILES
+
+    def misfit(self, problem: NormalProblem, target: Target) -> Vector:
+        """Whole vectors where they are shifted."""
+        return (self.loads_shifted & (self.load_bytes < 16)) + (self.stores_shifted & (self.store_bytes < 16))
+
+    @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Transpose:
-        """The best of a short list by the model."""
-        from kgen.tuner.listed import best_of  # here, as it loads numpy
+        """The best of the shortlist by the model."""
+        from kgen.tuner.best import best  # here, as it loads numpy
 
-        policy = load_policy(problem, target)
-        return best_of(cls, policy, lambda: cls.listed(policy, problem, target), problem, target)
-
-    @classmethod
-    def listed(cls, policy: str, problem: NormalProblem, target: Target) -> list[Transpose]:
-        """The configs that a default is taken from."""
-        found, vectors = [], cls._vectors(problem, target)
-        for (rows, columns, threads), load, store, pad, shift in product(_TILES, _BYTES, _BYTES, _PADS, _SHIFTS):
-            if (load, store, shift) not in vectors:
-                continue
-            config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
-                         pad=pad, threads=threads, order="columns", blocks_per_sm=0, load=policy,
-                         store="default")  # fmt: skip
-            if all(r(config, problem, target) for name, r in cls.rules.items() if not cls.is_sized(name)):
-                found.append(config)
-        if not found:
-            raise ConfigError(f"no transpose config is valid for {problem} on {target}")
-        return found
-
-    @classmethod
-    def _vectors(cls, problem: NormalProblem, target: Target) -> set[tuple[int, int, str]]:
-        """Bytes of a load and of a store, and what is shifted, that the rules allow for any tile; whole vectors where shifted."""
-        rules = [cls.rules[name] for name in _OF_VECTORS]
-        found = set()
-        for load, store, shift in product(_BYTES, _BYTES, _SHIFTS):
-            config = cls.partial({"load_bytes": load, "store_bytes": store, "shift": shift})
-            whole = (load == 16 or shift in ("none", "store")) and (store == 16 or shift in ("none", "load"))
-            if whole and all(r(config, problem, target) for r in rules):
-                found.add((load, store, shift))
-        return found
+        return best(cls, problem, target)[0]
 
     # Sizes.
 
@@ -308,6 +305,11 @@ class Transpose(MemoryBound):
         """Whether vectors are loaded from where lines are aligned."""
         return (self.shift == "load") | (self.shift == "both")
 
+    @property
+    def stores_shifted(self) -> Vector:
+        """Whether vectors are stored to where rows are aligned."""
+        return (self.shift == "store") | (self.shift == "both")
+
     def loads_aligned(self, t: Tiling, c: Column) -> bool:
         """Whether the lines of an input are aligned to the vectors that are loaded."""
         return bool(self.vector_in(t) * c.dtype.bytes <= c.align(t.view.sizes, t.row))
@@ -319,7 +321,7 @@ class Transpose(MemoryBound):
     def halo(self, t: Tiling) -> Vector:
         """Columns before a tile that its rows reach where stores are shifted: they begin where a sector does; else 0."""
         most = max(SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.transposed)))
-        return where((self.shift == "none") | (self.shift == "load"), 0, maximum(self.vector_out(t), most))
+        return where(self.stores_shifted, maximum(self.vector_out(t), most), 0)
 
     def pitch(self, t: Tiling, size: int) -> Vector:
         """Bytes from a row in shared memory to the next, for elements of `size` bytes; see TransposedTile."""
@@ -473,15 +475,3 @@ class Transpose(MemoryBound):
     def estimate(self, problem: Problem, target: Target) -> Vector:
         """Modelled time in seconds; see transpose_model."""
         return transpose_model.estimate(self, _tiling(problem), problem, target)
-
-
-#: Of the configs that a default is taken from: rows, columns and threads; bytes of a load or a store; padding; what is shifted.
-_TILES = (
-    (64, 64, 256), (128, 128, 256), (128, 64, 256), (64, 128, 256), (128, 128, 512), (32, 64, 128), (64, 32, 128),
-    (32, 32, 128), (32, 32, 256), (64, 64, 512), (16, 128, 128), (128, 16, 128), (16, 16, 128), (16, 64, 128), (64, 16, 128),
-)  # fmt: skip
-_BYTES, _PADS, _SHIFTS = (16, 8, 4, 2, 1), (0, 1, 3, 5, 7), ("none", "load", "store", "both")
-#: The rules that read nothing but vectors and what is shifted.
-_OF_VECTORS = (
-    "vectors_of_whole_elements", "aligned_loads", "aligned_stores", "one_output_to_shift", "shifts_that_are_needed",
-)  # fmt: skip

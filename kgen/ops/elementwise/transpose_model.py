@@ -6,16 +6,16 @@ mean of 52.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
-from kgen.dsl.vector import Vector, ceil_div, each, floor, log2, maximum, minimum, where
+from kgen.dsl.vector import Vector, ceil_div, floor, log2, maximum, minimum, of_class, where
+from kgen.ops.common.banks import bank_turns
 from kgen.ops.common.memory_bound import SECTOR
 from kgen.tuning_db.machines import constants
 
@@ -98,6 +98,14 @@ def _moved(
 
 def _clocks(config: Transpose, t: Tiling, k: TransposeConstants) -> tuple[Vector, Vector]:
     """Of a tile: turns of the path to L1 and shared memory, a clock each; and instructions, of all threads."""
+    words_in, words_out, turns, instructions = _accesses(config, t, k)
+    stored, read = _conflicts(config, t)
+    return turns + k.shared * (words_in * stored + words_out * read) / 32, instructions
+
+
+@of_class
+def _accesses(config: Transpose, t: Tiling, k: TransposeConstants) -> tuple[Vector, Vector, Vector, Vector]:
+    """Of a tile: words stored to shared memory and read from there, turns of loads and stores, and instructions."""
     size, vector_in, vector_out = t.in_bytes, config.vector_in(t), config.vector_out(t)
     bytes_in, bytes_out = sum(c.dtype.bytes for c in t.transposed), sum(c.dtype.bytes for c in t.view.outputs)
     tile, halo = config.tile_rows * config.tile_columns, config.halo(t)
@@ -107,72 +115,62 @@ def _clocks(config: Transpose, t: Tiling, k: TransposeConstants) -> tuple[Vector
     words_out = where(vector_out * size >= 4, tile * bytes_in / 4, tile)
     # One word more for every vector.
     words_out = words_out * where((halo > 0) & (size < 4), 1 + 4 / (vector_out * size), 1.0)
-    stored, read = _conflicts(config, t)
-    turns = k.shared * (words_in * stored + words_out * read) / 32
-    turns = turns + k.load * where(shifted, 1.4, 1.0) * loaded * bytes_in / minimum(128, 32 * config.load_bytes)
+    turns = k.load * where(shifted, 1.4, 1.0) * loaded * bytes_in / minimum(128, 32 * config.load_bytes)
     turns = turns + k.store * tile * bytes_out / minimum(128, 32 * config.store_bytes)
     load, load_element = where(shifted, k.loaded_shifted, k.loaded), where(shifted, k.loaded_element, 0.0)
     store, store_element = where(halo > 0, k.stored_shifted, k.stored), where(halo > 0, k.stored_element, 0.0)
     instructions = loaded * (load / vector_in + load_element) + tile * (store / vector_out + store_element)
-    return turns, instructions + config.threads * k.thread
+    return words_in, words_out, turns, instructions + config.threads * k.thread
 
 
 def _conflicts(config: Transpose, t: Tiling) -> tuple[Vector, Vector]:
     """Turns that a warp's access to shared memory takes for its banks: elements of loaded vectors, and words that are read."""
-    size, vector_in, vector_out, halo = t.in_bytes, config.vector_in(t), config.vector_out(t), config.halo(t)
-    lines, rows = t.transposed[0].strides[-1] % _APART, t.view.outputs[0].strides[t.row] % _APART
-    tile, shifted = (config.tile_rows, config.tile_columns), config.loads_shifted
-    stored = each(_stored, size, vector_in, halo, config.pitch(t, size), lines, *tile, shifted, config.threads)
-    read = each(_read, size, vector_out, halo, config.pitch(t, size), rows, config.tile_columns)
-    permuted = where((config.load_bytes == 16) | (vector_in == 1), 1, 2)
+    permuted = where((config.load_bytes == 16) | (config.vector_in(t) == 1), 1, 2)
+    stored, read = _aligned_conflicts(config, t)
+    if config.loads_shifted:
+        stored = bank_turns(_stored(config, t, t.transposed[0].strides[-1] % _APART))
+    if config.stores_shifted:
+        read = bank_turns(_read(config, t, t.view.outputs[0].strides[t.row] % _APART))
     return where(config.pad == 0, permuted, stored), where(config.pad == 0, 1, read)
 
 
-@functools.lru_cache(maxsize=2**16)
-def _stored(
-    size: int,
-    vector: int,
-    halo: int,
-    pitch: int,
-    line_stride: int,
-    rows: int,
-    columns: int,
-    shifted: bool,
-    threads: int,
-) -> int:
-    group = 1 if shifted else max(1, 4 // size)
-    groups = (columns + halo) // group
-    wide = max(128 // (vector * size), 0 if shifted or threads % groups else threads // groups)
-    beside = min(wide, rows // vector)
+@of_class
+def _aligned_conflicts(config: Transpose, t: Tiling) -> tuple[Vector, Vector]:
+    """The same of elements and words whose lines begin with a vector, so that they do not depend on strides."""
+    return bank_turns(_stored(config, t, 0)), bank_turns(_read(config, t, 0))
 
-    def word(lane: int) -> int:
+
+def _stored(config: Transpose, t: Tiling, stride: int) -> Callable[[Vector], Vector]:
+    """The word in shared memory to which a lane of a warp stores an element of its vector; lines are a stride apart."""
+    size, vector, shifted = t.in_bytes, config.vector_in(t), config.loads_shifted
+    pitch = config.pitch(t, size)
+    group = where(shifted, 1, max(1, 4 // size))
+    groups = (config.tile_columns + config.halo(t)) // group
+    spread = where(shifted | (config.threads % groups != 0), 0, config.threads // groups)
+    beside = minimum(maximum(128 // (vector * size), spread), config.tile_rows // vector)
+
+    def word(lane: Vector) -> Vector:
         line = lane // beside * group
-        past = line * line_stride % vector if shifted else 0
+        past = line * stride % vector
         return ((lane % beside * vector - past) * pitch + line * size) // 4
 
-    return _turns(map(word, range(32)))
+    return word
 
 
-@functools.lru_cache(maxsize=2**16)
-def _read(size: int, vector: int, halo: int, pitch: int, row_stride: int, columns: int) -> int:
-    windows = columns // vector
+def _read(config: Transpose, t: Tiling, stride: int) -> Callable[[Vector], Vector]:
+    """The word in shared memory that a lane of a warp reads for its vector; rows are a stride apart."""
+    size, vector, halo = t.in_bytes, config.vector_out(t), config.halo(t)
+    pitch, windows = config.pitch(t, size), config.tile_columns // vector
 
-    def word(lane: int) -> int:
+    def word(lane: Vector) -> Vector:
         row = lane // windows
-        past = row * row_stride % halo if halo else 0
+        past = row * stride % maximum(1, halo)
         return (row * pitch + (lane % windows * vector - past + halo) * size) // 4
 
-    return _turns(map(word, range(32)))
+    return word
 
 
-def _turns(words: Iterable[int]) -> int:
-    """The most different words of one bank."""
-    banks: dict[int, int] = {}
-    for word in set(words):
-        banks[word % 32] = banks.get(word % 32, 0) + 1
-    return max(banks.values())
-
-
+@of_class
 def _resident(config: Transpose, t: Tiling, target: Target) -> Vector:
     """Blocks that a multiprocessor has at once."""
     loaded = config.tile_rows * (config.tile_columns + config.halo(t)) * sum(c.dtype.bytes for c in t.transposed)

@@ -11,7 +11,6 @@ import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal
 
 from kgen.codegen.expression import Argument, pointwise_function
@@ -24,6 +23,7 @@ from kgen.dsl.expr import Expr
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import NormalProblem, Operand, Problem, Sizes
+from kgen.dsl.schedule import SearchSpace
 from kgen.dsl.size import Dim, Size, ceil_div, prod
 from kgen.dsl.target import Target
 from kgen.dsl.vector import Vector, maximum
@@ -162,6 +162,7 @@ class Gather(VectorSchedule):
 
     template = "gather.cu.j2"
     model = gather_model.GatherConstants
+    by_size = ("load",)
     techniques = {
         "single elements": {"pack": 1},
         "vectors": {"pack": (2, 4, 8, 16), "items": 1},
@@ -217,12 +218,18 @@ class Gather(VectorSchedule):
         return (self.threads // self.lanes * self.items < 2 * max(1, plan(problem).rows)) | (self.items == 1)
 
     @pruning
-    def hints_for_vectors(self, problem: Problem, target: Target) -> bool:
-        """hints for L1 and for stores are for vectors, they change nothing for single elements; L2's policy counts for both"""
+    @sized
+    def loads_with_hints(self, problem: Problem, target: Target) -> Vector:
+        """hints for L1 are for vectors, they change nothing for single elements; L2's policy counts for both"""
         p = plan(problem)
         kinds = {p.kind(r) for r in p.reads}
-        reads = self.load == "default" or "vector" in kinds or (self.load == "evict_last" and "elements" in kinds)
-        return reads and (self.pack > 1 or (self.load == "default" and self.store == "default"))
+        evicts = (self.load == "evict_last") & ("elements" in kinds)
+        return (self.load == "default") | ((self.pack > 1) & (("vector" in kinds) | evicts))
+
+    @pruning
+    def stores_with_hints(self, problem: Problem, target: Target) -> bool:
+        """hints for stores are for vectors, they change nothing for single elements"""
+        return self.pack > 1 or self.store == "default"
 
     @classmethod
     def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
@@ -243,23 +250,20 @@ class Gather(VectorSchedule):
         return problem.form
 
     @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> Gather:
-        """The best by the model."""
-        from kgen.tuner.listed import best_of  # here, as it loads numpy
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """Vectors of one access, 128 threads, plain stores: as fast as others on an H200, or faster (docs/notes/gather.md)."""
+        return cls.where(pack=cls.packs(problem), threads=128, store="default")
 
-        policy = load_policy(problem, target)
-        return best_of(cls, policy, lambda: cls.listed(policy, problem), problem, target)
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """L2 keeps what is read where it is full."""
+        return tuple(dict.fromkeys((load_policy(problem, target), "default")))
 
     @classmethod
-    def listed(cls, policy: str, problem: NormalProblem) -> list[Gather]:
-        """The configs that a default is taken from: vectors of one access, plain stores."""
-        loads = dict.fromkeys((policy, "default"))
-        return [
-            cls(pack=pack, lanes=lanes, items=items, threads=threads, load=load, store="default")
-            for pack, lanes, threads, items, load in product(
-                reversed(cls.packs(problem)), cls.lanes.values, (128, 256), cls.items.values, loads
-            )
-        ]
+    def default(cls, problem: NormalProblem, target: Target) -> Gather:
+        """The best of the shortlist by the model."""
+        from kgen.tuner.best import best  # here, as it loads numpy
+
+        return best(cls, problem, target)[0]
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:

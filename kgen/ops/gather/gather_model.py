@@ -5,7 +5,6 @@ The constants were fitted on an H200 (docs/notes/gather.md).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,8 @@ def estimate(config: Gather, p: Plan, target: Target) -> Vector:
     Blocks that are not there at once wait that long again.
     """
     k = constants(GatherConstants, target)
-    elements, length, rows = math.prod(p.sizes), p.sizes[-1], max(1, p.rows)
+    length, rows = max(1, p.sizes[-1]), max(1, p.rows)
+    elements = length * rows
     reads = [r for r in p.reads if p.kind(r) != "one"]
     scattered = any(p.is_found(r) for r in reads)
     # Threads beyond the end of a row, and beyond the last row, are launched too.
@@ -98,7 +98,7 @@ def _touched(config: Gather, length: int, o: Operand, in_order: bool, k: GatherC
     """
     size = o.dtype.bytes
     along = minimum(32, config.lanes)
-    run = minimum(along * config.pack * size, min(length, o.shape[-1]) * size)
+    run = minimum(along * config.pack * size, max(1, min(length, o.shape[-1])) * size)
     runs = 32 / along
     if in_order:
         joined = (config.items == 1) & (config.lanes * config.pack >= length)
