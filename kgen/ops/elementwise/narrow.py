@@ -191,8 +191,9 @@ class TransposeNarrow(MemoryBound):
         rows: Size = Dim(f"n{many}")
         for d in outer:
             rows = rows * Dim(f"n{d}")
-        limits = tuple(Limit(Dim(f"n{d}"), _LARGEST) for d in range(len(v.sizes)))
+        limits = tuple(Limit(size, _LARGEST) for size in (Dim(f"n{few}"), Dim(f"n{many}"), *([rows] if outer else [])))
         wide = not all(limit.holds(v.symbols(problem)) for limit in limits)
+        divisors = {f"n{many}": Dim(f"n{many}")} if outer and not wide else {}
         context = Context(
             wide=wide,
             few=f"n{few}",
@@ -209,7 +210,7 @@ class TransposeNarrow(MemoryBound):
             self,
             problem,
             entry=problem.graph.name,
-            params=parameters(problem, v, (), 64 if wide else 32, 32, {}),
+            params=parameters(problem, v, (), 64 if wide else 32, 32, divisors),
             launch=Launch((ceil_div(rows, self.rows), 1, 1), (self.threads, 1, 1), int(self.smem_bytes(t))),
             arch=self.arch(problem),
             context=context,

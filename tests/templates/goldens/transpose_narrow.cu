@@ -123,9 +123,8 @@ __device__ __forceinline__ void compute(__half x_transposed, __half& result0) { 
 #line 124 "transpose.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x, __half* out, int n0, int n1) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const int few = static_cast<int>(n0);       // elements of a row
-  const Index many = static_cast<Index>(n1);  // rows of a matrix
-  const long long rows = many;
+  const int few = static_cast<int>(n0);  // elements of a row
+  const long long rows = n1;
   const long long start = static_cast<long long>(blockIdx.x) * ROWS;
   const int count = static_cast<int>(min(rows - start, static_cast<long long>(ROWS)));
   fetch_span<THREADS>(shared, x + start * few, count * few, count * few);
@@ -159,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x,
       Vector<Result, PACK> results;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) compute(items[v][i][e], results[e]);
-      store_vector<PACK>(to[v] + static_cast<long long>(column) * many, results);
+      store_vector<PACK>(to[v] + static_cast<long long>(column) * n1, results);
     });
   }
 }

@@ -47,6 +47,36 @@ using Index = unsigned;
 using Source = signed char;
 using Result = signed char;
 
+// n / size, exact for n below 2^32 - 1 and size below 2^31, by `inverse` = (2^63 - 1) / size: products where a division
+// takes some twenty instructions. The quotient of n + 1 by the inverse is too small by at most (n + 1) / 2^63, which is
+// less than the 1 / size that was added (Robison, "N-bit unsigned division via N-bit multiply-add", 2005).
+__device__ __forceinline__ unsigned divided(unsigned n, long long inverse) {
+  const unsigned long long twice = 2ull * inverse;
+  const unsigned high = static_cast<unsigned>(twice >> 32), low = static_cast<unsigned>(twice), next = n + 1;
+  return static_cast<unsigned>((static_cast<unsigned long long>(next) * high + __umulhi(next, low)) >> 32);
+}
+
+// A size below 2^31, to divide numbers of 32 bits by; its inverse is that of `divided`.
+struct FastDivisor {
+  unsigned size;
+  long long inverse;
+  __device__ __forceinline__ FastDivisor(unsigned size, long long inverse) : size(size), inverse(inverse) {}
+  __device__ __forceinline__ unsigned quotient(unsigned n) const { return divided(n, inverse); }
+};
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
+}
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
 // Sends for `elements` of a span, by vectors of 16 bytes at multiples of that; the place is filled up with 0 to `room`.
 template <int Threads, typename T>
 __device__ __forceinline__ void fetch_span(unsigned char* place, const T* span, int elements, int room) {
@@ -118,28 +148,26 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 // The operator, for one element.
 __device__ __forceinline__ void compute(signed char x_transposed, signed char& result0) { result0 = x_transposed; }
 
-#line 122 "transpose.cu"
+#line 152 "transpose.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
-    transpose(const signed char* x, signed char* out, int n0, int n1, int n2) {
+    transpose(const signed char* x, signed char* out, int n0, int n1, int n2, long long n2_inverse) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const int few = static_cast<int>(n1);       // elements of a row
-  const Index many = static_cast<Index>(n2);  // rows of a matrix
-  const long long rows = static_cast<long long>(n0) * many;
+  const int few = static_cast<int>(n1);  // elements of a row
+  const long long rows = static_cast<long long>(n0) * n2;
   const long long start = static_cast<long long>(blockIdx.x) * ROWS;
   const int count = static_cast<int>(min(rows - start, static_cast<long long>(ROWS)));
   fetch_span<THREADS>(shared, x + start * few, count * few, count * few);
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
   __syncthreads();
-  const long long matrix = static_cast<long long>(start / many);  // the first of a block's
-  const Index in_matrix = static_cast<Index>(start - matrix * many);
   const Source* from[VECTORS];
   Result* to[VECTORS];
 #pragma unroll
   for (int v = 0; v < VECTORS; ++v) {
     const int row = static_cast<int>(threadIdx.x + v * THREADS) * PACK;
-    const Index from_first = in_matrix + row;  // rows since that matrix began
-    const long long line = static_cast<long long>((matrix + from_first / many) * few * many + from_first % many);
+    Index in_matrix, matrix;
+    unravel(static_cast<Index>(start) + row, in_matrix, FastDivisor(n2, n2_inverse), matrix);
+    const long long line = static_cast<long long>(matrix) * few * n2 + in_matrix;
     from[v] = reinterpret_cast<const Source*>(shared) + row * few;
     to[v] = out + line;
   }
@@ -161,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       Vector<Result, PACK> results;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) compute(items[v][i][e], results[e]);
-      store_vector<PACK>(to[v] + static_cast<long long>(column) * many, results);
+      store_vector<PACK>(to[v] + static_cast<long long>(column) * n2, results);
     });
   }
 }

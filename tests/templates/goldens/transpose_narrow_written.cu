@@ -119,9 +119,8 @@ __device__ __forceinline__ void compute(float x_transposed, float& result0) { re
 #line 120 "transpose.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) transpose(const float* x, float* out, int n0, int n1) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const int few = static_cast<int>(n1);       // elements of a row
-  const Index many = static_cast<Index>(n0);  // rows of a matrix
-  const long long rows = many;
+  const int few = static_cast<int>(n1);  // elements of a row
+  const long long rows = n0;
   const long long start = static_cast<long long>(blockIdx.x) * ROWS;
   const int count = static_cast<int>(min(rows - start, static_cast<long long>(ROWS)));
   const Source* from[VECTORS];
@@ -144,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const float* x, 
     };
     Vector<Source, PACK> items[VECTORS][AT_ONCE];
     for_each([&](int v, int i, int column) {
-      items[v][i] = load_vector<PACK>(from[v] + static_cast<long long>(column) * many);
+      items[v][i] = load_vector<PACK>(from[v] + static_cast<long long>(column) * n0);
     });
     for_each([&](int v, int i, int column) {
       Vector<Result, PACK> results;
