@@ -54,6 +54,7 @@ class ElementwiseConstants(Constants, model="elementwise"):
     lasting: float  # of the bandwidth, where what is read stays longer in L2 than what is written
     call: float  # instructions of a function that takes long
     block: float  # until the next block is started, of those that do not loop
+    vector: float  # instructions that find a vector in several dimensions and move it
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
@@ -368,13 +369,15 @@ class Elementwise(VectorSchedule):
         )  # the latter where all threads are there at once
         written = self.items * self.pack * sum(c.dtype.bytes for c in v.outputs)
         near = threads * (held + written) / (k.l1_rate * target.sm_count * target.clock_hz)
-        computing = calls * (v.elements * k.call / (128 * target.sm_count * target.clock_hz))
+        lanes = 128 * target.sm_count * target.clock_hz  # for which instructions are issued in a second
+        computing = calls * (v.elements * k.call / lanes)
+        finding = v.elements / self.pack * k.vector / lanes if len(v.sizes) > 1 else 0.0
         beside = k.beside * maximum(0.0, near - k.hidden * memory)
         if load_policy(problem, target) == "evict_last":
             memory = memory / where(self.load == "evict_last", k.lasting, 1.0)
         started = where(self.blocks_per_sm == 0, threads / self.threads * k.block, 0.0)
         rate = k.l2_rate * where(8 * problem.bytes < target.l2_bytes, k.l2_small, 1.0)
-        return k.start + maximum(memory, near, computing, started, *self._strided(v, target, rate)) + beside
+        return k.start + maximum(memory, near, computing, finding, started, *self._strided(v, target, rate)) + beside
 
     def _strided(self, v: View, target: Target, l2_rate: float) -> tuple[Vector, Vector]:
         """What strides along the last dimension cost: L2 gives whole sectors, and L1 one line after the other.
