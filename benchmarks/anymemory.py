@@ -46,6 +46,12 @@ def matrix(source: random.Random, size: int) -> Shape:
     return max(1, round(math.exp(source.uniform(math.log(1 << 20), math.log(96 << 20))) / size / length)), length
 
 
+def columns(source: random.Random, size: int) -> Shape:
+    """The same, of two rows and columns at least: of one, torch returns its transposed as it is."""
+    count, length = matrix(source, size)
+    return max(2, count), max(2, length)
+
+
 def one(shape: Shape, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return (torch.randn(shape, device="cuda").to(dtype),)
 
@@ -73,7 +79,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[...,
     "cumsum": (kgen.cumsum, lambda x: x.cumsum(-1), matrix, one),
     "cumsum_vector": (kgen.cumsum, lambda x: x.cumsum(-1), vector, one),
     "logcumsumexp": (kgen.logcumsumexp, lambda x: x.logcumsumexp(-1), matrix, one),
-    "transpose": (kgen.transpose, lambda x: x.t().contiguous(), matrix, one),
+    "transpose": (kgen.transpose, lambda x: x.t().contiguous(), columns, one),
     "embedding": (kgen.embedding, lambda table, ids: F.embedding(ids, table), matrix, table_and_ids),
 }
 

@@ -67,11 +67,11 @@ def estimate(config: Transpose, t: Tiling, problem: Problem, target: Target) -> 
     tiles = ceil_div(t.rows, rows) * ceil_div(t.columns, columns) * math.prod(t.view.sizes[d] for d in t.outer)
     resident = _resident(config, t, target)
     moved = _moved(config, t, tiles, resident, target, k) * problem.bytes / target.bandwidth
-    turns, instructions = _clocks(config, t, k)
+    turns, instructions, longest = _clocks(config, t, k)
     # Few warps leave gaps.
     clocks = (turns + instructions / 128) * (0.88 + k.few_warps * 32 / (resident * config.threads))
     busy = clocks * maximum(1, tiles / target.sm_count) / (k.issue * target.clock_hz)
-    waiting = k.serial * instructions / config.threads / target.clock_hz
+    waiting = k.serial * longest / target.clock_hz
     busy = busy * where((config.halo(t) > 0) & (rows * columns > _TILE), k.large, 1.0)
     unseen = where(config.copy == "tma", k.tma, 1.0)
     return (k.start + waiting + maximum(moved, busy) + k.lesser * minimum(moved, busy)) * unseen
@@ -96,16 +96,17 @@ def _moved(
     return (1 + ends) * (1 + 0.2 / resident) / share  # a block loads or stores: others fill its gaps
 
 
-def _clocks(config: Transpose, t: Tiling, k: TransposeConstants) -> tuple[Vector, Vector]:
-    """Of a tile: turns of the path to L1 and shared memory, a clock each; and instructions, of all threads."""
-    words_in, words_out, turns, instructions = _accesses(config, t, k)
+def _clocks(config: Transpose, t: Tiling, k: TransposeConstants) -> tuple[Vector, Vector, Vector]:
+    """Of a tile: turns of the path to L1 and shared memory, a clock each; instructions, of all threads and of the busiest one."""
+    words_in, words_out, turns, instructions, longest = _accesses(config, t, k)
     stored, read = _conflicts(config, t)
-    return turns + k.shared * (words_in * stored + words_out * read) / 32, instructions
+    return turns + k.shared * (words_in * stored + words_out * read) / 32, instructions, longest
 
 
 @of_class
-def _accesses(config: Transpose, t: Tiling, k: TransposeConstants) -> tuple[Vector, Vector, Vector, Vector]:
-    """Of a tile: words stored to shared memory and read from there, turns of loads and stores, and instructions."""
+def _accesses(config: Transpose, t: Tiling, k: TransposeConstants) -> tuple[Vector, ...]:
+    """Of a tile: words stored to shared memory and read from there, turns of loads and stores, and instructions: of all threads,
+    and of the busiest one, as there may be fewer vectors than threads."""
     size, vector_in, vector_out = t.in_bytes, config.vector_in(t), config.vector_out(t)
     bytes_in, bytes_out = sum(c.dtype.bytes for c in t.transposed), sum(c.dtype.bytes for c in t.view.outputs)
     tile, halo = config.tile_rows * config.tile_columns, config.halo(t)
@@ -119,8 +120,11 @@ def _accesses(config: Transpose, t: Tiling, k: TransposeConstants) -> tuple[Vect
     turns = turns + k.store * tile * bytes_out / minimum(128, 32 * config.store_bytes)
     load, load_element = where(shifted, k.loaded_shifted, k.loaded), where(shifted, k.loaded_element, 0.0)
     store, store_element = where(halo > 0, k.stored_shifted, k.stored), where(halo > 0, k.stored_element, 0.0)
-    instructions = loaded * (load / vector_in + load_element) + tile * (store / vector_out + store_element)
-    return words_in, words_out, turns, instructions + config.threads * k.thread
+    load, store = load + vector_in * load_element, store + vector_out * store_element  # of a vector
+    loads, stores = loaded / vector_in, tile / vector_out
+    instructions = loads * load + stores * store + config.threads * k.thread
+    longest = ceil_div(loads, config.threads) * load + ceil_div(stores, config.threads) * store + k.thread
+    return words_in, words_out, turns, instructions, longest
 
 
 def _conflicts(config: Transpose, t: Tiling) -> tuple[Vector, Vector]:
