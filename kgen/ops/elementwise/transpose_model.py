@@ -1,7 +1,7 @@
 """How long a transpose by tiles takes, by a model: which configs the search tries first, and what runs where nothing was tuned.
 
-The constants were fitted to random shapes timed on an H200; beside the other ways to transpose the first choice is 4% from the best
-in the mean of 349 (docs/notes/transpose.md).
+The constants were fitted to random shapes timed on an H200: with the other ways to transpose the first choice is 4% from the
+best in the mean of 349 (docs/notes/transpose.md).
 """
 
 from __future__ import annotations
