@@ -281,7 +281,7 @@ class Transpose(MemoryBound):
 
     def misfit(self, problem: NormalProblem, target: Target) -> Vector:
         """Whole vectors where they are shifted."""
-        return (self.loads_shifted & (self.load_bytes < 16)) + (self.stores_shifted & (self.store_bytes < 16))
+        return (self.loads_shifted & (self.load_bytes < 16)) | (self.stores_shifted & (self.store_bytes < 16))
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Transpose:
