@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from kgen.dsl.choice import Choice, rule, sized
-from kgen.dsl.problem import WIDEST_ACCESS, Problem
+from kgen.dsl.problem import WIDEST_ACCESS, NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2
 from kgen.dsl.vector import Vector, log2, minimum, negated
+
+Config = TypeVar("Config", bound="MemoryBound")
 
 #: Bytes of a sector, which L2 reads and writes whole, of a line of four of them, and of a row of a bank of device memory.
 SECTOR, LINE, PAGE = 32, 128, 1024
@@ -64,6 +67,13 @@ class MemoryBound(Schedule):
     def policy_of_the_target(self, problem: Problem, target: Target) -> Vector:
         """a cache policy (evict_last) needs a newer architecture (sm_80)"""
         return negated(self._evicts) | sm(80).runs_on(target.arch)
+
+    @classmethod
+    def default(cls: type[Config], problem: NormalProblem, target: Target) -> Config:
+        """The model's best of the shortlist."""
+        from kgen.tuner.best import best  # here, as it loads numpy
+
+        return best(cls, problem, target)[0]
 
     def arch(self, problem: Problem) -> Arch:
         """The architecture that the source is for: the least with all that the config uses."""

@@ -215,13 +215,6 @@ class Elementwise(VectorSchedule):
         narrow = 0 if any(c.strides[-1] > 1 for c in v.memory) else 5 - log2(self.pack)
         return where(wide & (self.pack > (2 if v.paired else 1)), 8, 0) + narrow
 
-    @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> Elementwise:
-        """The best of the configs that a search considers, by the model."""
-        from kgen.tuner.best import best  # here, as it loads numpy
-
-        return best(cls, problem, target)[0]
-
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
         """The integers a launch depends on: sizes n0.. and strides x_s0.. of the collapsed dimensions."""

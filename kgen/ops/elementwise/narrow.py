@@ -173,13 +173,6 @@ class TransposeNarrow(MemoryBound):
         """Blocks of 256 threads, of which fewer read while others write: 5% slower in the mean (docs/notes/transpose.md)."""
         return where(self.threads > 128, 1, 0)
 
-    @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> TransposeNarrow:
-        """The best of the configs that a search considers, by the model."""
-        from kgen.tuner.best import best  # here, as it loads numpy
-
-        return best(cls, problem, target)[0]
-
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
         """The integers a launch depends on: sizes n0.. and strides x_s0.. of the collapsed dimensions."""

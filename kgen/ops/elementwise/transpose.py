@@ -24,7 +24,7 @@ from kgen.dsl.schedule import SearchSpace
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, tf32
-from kgen.dsl.vector import Vector, maximum, negated, where
+from kgen.dsl.vector import Vector, maximum, where
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound, load_policy
 from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, Direct, Transposed, access, function, parameters
@@ -126,21 +126,19 @@ class Transpose(MemoryBound):
     def aligned_loads(self, problem: Problem, target: Target) -> bool:
         """a vector's load needs the alignment of its line, where loads are not shifted"""
         t = _tiling(problem)
-        return self.shift in ("load", "both") or all(self.loads_aligned(t, c) for c in t.transposed)
+        return self.loads_shifted or all(self.loads_aligned(t, c) for c in t.transposed)
 
     @rule
     def aligned_stores(self, problem: Problem, target: Target) -> bool:
         """a vector's store needs the alignment of its row, where stores are not shifted"""
         t = _tiling(problem)
-        return self.shift in ("store", "both") or all(
-            c.strides[-1] != 1 or self.stores_aligned(t, c) for c in t.view.outputs
-        )
+        return self.stores_shifted or all(c.strides[-1] != 1 or self.stores_aligned(t, c) for c in t.view.outputs)
 
     @rule
     def one_output_to_shift(self, problem: Problem, target: Target) -> bool:
         """stores are shifted where there is one output, with contiguous rows"""
         outputs = _tiling(problem).view.outputs
-        return self.shift in ("none", "load") or (len(outputs) == 1 and outputs[0].strides[-1] == 1)
+        return not self.stores_shifted or (len(outputs) == 1 and outputs[0].strides[-1] == 1)
 
     @rule
     @vectorised
@@ -154,8 +152,8 @@ class Transpose(MemoryBound):
     def shifts_that_are_needed(self, problem: Problem, target: Target) -> bool:
         """only what is not aligned is shifted"""
         t = _tiling(problem)
-        loads = self.shift in ("none", "store") or not all(self.loads_aligned(t, c) for c in t.transposed)
-        return loads and (self.shift in ("none", "load") or not all(self.stores_aligned(t, c) for c in t.view.outputs))
+        loads = not self.loads_shifted or not all(self.loads_aligned(t, c) for c in t.transposed)
+        return loads and (not self.stores_shifted or not all(self.stores_aligned(t, c) for c in t.view.outputs))
 
     @rule
     @vectorised
@@ -167,7 +165,7 @@ class Transpose(MemoryBound):
     @pruning
     def pads_that_differ(self, problem: Problem, target: Target) -> bool:
         """more than a word of padding is for lines that are not aligned: which is best depends on where they begin"""
-        return self.pad < 3 or self.shift in ("load", "both")
+        return self.pad < 3 or self.loads_shifted
 
     @rule
     def copy_of_the_target(self, problem: Problem, target: Target) -> bool:
@@ -192,7 +190,7 @@ class Transpose(MemoryBound):
         if self.copy == "vector":
             return True
         columns = self.tile_columns + self.halo(_tiling(problem))
-        plain = negated(self.loads_shifted) & (self.load == "default")
+        plain = (not self.loads_shifted) & (self.load == "default")
         return plain & (self.tile_rows <= 256) & (columns <= 256)
 
     @pruning
@@ -283,13 +281,6 @@ class Transpose(MemoryBound):
         """Whole vectors where they are shifted."""
         return (self.loads_shifted & (self.load_bytes < 16)) | (self.stores_shifted & (self.store_bytes < 16))
 
-    @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> Transpose:
-        """The best of the shortlist by the model."""
-        from kgen.tuner.best import best  # here, as it loads numpy
-
-        return best(cls, problem, target)[0]
-
     # Sizes.
 
     def vector_in(self, t: Tiling) -> Vector:
@@ -301,14 +292,14 @@ class Transpose(MemoryBound):
         return maximum(1, self.store_bytes // t.out_bytes)
 
     @property
-    def loads_shifted(self) -> Vector:
+    def loads_shifted(self) -> bool:
         """Whether vectors are loaded from where lines are aligned."""
-        return (self.shift == "load") | (self.shift == "both")
+        return self.shift in ("load", "both")
 
     @property
-    def stores_shifted(self) -> Vector:
+    def stores_shifted(self) -> bool:
         """Whether vectors are stored to where rows are aligned."""
-        return (self.shift == "store") | (self.shift == "both")
+        return self.shift in ("store", "both")
 
     def loads_aligned(self, t: Tiling, c: Column) -> bool:
         """Whether the lines of an input are aligned to the vectors that are loaded."""
@@ -394,7 +385,6 @@ class Transpose(MemoryBound):
         limits = tuple(Limit(Dim(f"n{d}"), _LARGEST) for d in range(len(v.sizes)))
         wide = not all(limit.holds(v.symbols(problem)) for limit in limits)
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
-        shifted = self.shift in ("load", "both")
         boxes = self.boxes(t)
         transposed = tuple(self._transposed(t, c, *starts) for c, *starts in zip(t.transposed, self.starts(t), boxes))
         halo = self.halo(t)
@@ -421,7 +411,7 @@ class Transpose(MemoryBound):
             vector_in=self.vector_in(t),
             vector_out=self.vector_out(t),
             halo=halo,
-            any_shifted=shifted,
+            any_shifted=self.loads_shifted,
             barrier=boxes[-1],
             located=("along", "across", *(f"at.i{d}" for d in t.outer[::-1])),
             sizes=(*self.lines(t), *(f"n{d}" for d in t.outer[:0:-1])),
@@ -467,7 +457,7 @@ class Transpose(MemoryBound):
         """The access of an input that is transposed, whose index along the rows needs no stride."""
         a = access(c, t.view)
         terms = tuple(replace(term, stride="") if term.dimension == t.row else term for term in a.terms)
-        shifted = "true" if self.shift in ("load", "both") else "false"
+        shifted = "true" if self.loads_shifted else "false"
         pitch, size = self.pitch(t, c.dtype.bytes), self.box_bytes(t, c)
         tile = f"TransposedTile<{a.ctype}, ROWS, COLUMNS + HALO, IN, {shifted}, {pitch}, THREADS>"
         return Transposed(**{**vars(a), "terms": terms}, tile=tile, start=start, box=box, box_bytes=size)

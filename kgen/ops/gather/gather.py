@@ -262,13 +262,6 @@ class Gather(VectorSchedule):
         """Blocks of 256 threads: 2% slower in the mean; for what has too many rows for a grid of smaller ones."""
         return where(self.threads > 128, 1, 0)
 
-    @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> Gather:
-        """The best of the shortlist by the model."""
-        from kgen.tuner.best import best  # here, as it loads numpy
-
-        return best(cls, problem, target)[0]
-
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
         """The integers a launch depends on: sizes n0.. of the output, strides x_s0.., and the dimensions that ids refer to."""

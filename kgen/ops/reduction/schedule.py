@@ -185,13 +185,6 @@ class ReductionSchedule(VectorSchedule):
         return (where(self.pack > 1, "no_allocate", "default"),)
 
     @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> ReductionSchedule:
-        """The best of the configs that a search considers, by the model."""
-        from kgen.tuner.best import best  # here, as it loads numpy
-
-        return best(cls, problem, target)[0]
-
-    @classmethod
     def row(cls, problem: Problem) -> int:
         """Bytes of an element of all operands."""
         return sum(a.dtype.bytes for a in cls.accesses(problem) if a.kind != "broadcast" and not a.fixed) or 1

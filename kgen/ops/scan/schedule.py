@@ -31,13 +31,6 @@ class ScanSchedule(MemoryBound):
     def applies(cls, problem: Problem) -> bool:
         return matches(problem.graph)
 
-    @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> ScanSchedule:
-        """The best of the configs that a search considers, by the model."""
-        from kgen.tuner.best import best  # here, as it loads numpy
-
-        return best(cls, problem, target)[0]
-
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
         """The integers a launch depends on: sizes n0.. and strides x_s0.. of the collapsed dimensions."""
